@@ -1,0 +1,22 @@
+# Flags that every target of ours is compiled with, carried by one interface target.
+#
+# No -march: the binaries run on any x86-64 or aarch64 machine; kernels choose their instructions at run time.
+add_library(tandem_compile_options INTERFACE)
+target_compile_options(tandem_compile_options INTERFACE
+  -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wsign-conversion -Wnon-virtual-dtor -Woverloaded-virtual
+  -Werror -fno-math-errno)
+target_include_directories(tandem_compile_options INTERFACE ${PROJECT_SOURCE_DIR})
+
+if(TANDEM_SANITIZE STREQUAL "address")
+  add_compile_options(-fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer)
+  add_link_options(-fsanitize=address,undefined)
+elseif(TANDEM_SANITIZE STREQUAL "thread")
+  add_compile_options(-fsanitize=thread -fno-omit-frame-pointer)
+  add_link_options(-fsanitize=thread)
+elseif(TANDEM_SANITIZE)
+  message(FATAL_ERROR "TANDEM_SANITIZE is '${TANDEM_SANITIZE}'; it can be address, thread or empty")
+endif()
+if(TANDEM_COVERAGE)
+  add_compile_options(--coverage -fprofile-update=atomic)
+  add_link_options(--coverage)
+endif()

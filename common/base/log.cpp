@@ -35,7 +35,7 @@ void format(const logging::record_view& record, logging::formatting_ostream& str
   const auto level = record[logging::trivial::severity];
   if (time) {
     const auto clock = time->time_of_day();
-    char text[16];
+    char text[40];
     std::snprintf(text, sizeof text, "%02d:%02d:%02d", static_cast<int>(clock.hours()),
                   static_cast<int>(clock.minutes()), static_cast<int>(clock.seconds()));
     stream << text << ' ';

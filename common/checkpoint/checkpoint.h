@@ -1,0 +1,105 @@
+#pragma once
+// Checkpoints: whole or not there at all, readable by anything that reads HDF5, and loadable on any number of ranks.
+//
+// A step is the folder RUN/checkpoints/step-00000100/. Every rank writes its pieces of the logical tensors into a file
+// of its own, shard-00003-of-00008.h5; checkpoint.h5, written last, shows each tensor whole, as a virtual dataset over
+// the shards, and holds the tokenizer, the configuration, the progress and the checksum of every shard.
+//
+// Commit: all is written and synced in step-00000100.partial/, which is then renamed, and the parent synced. A crash at
+// any moment leaves the step before it loadable. Steps beyond `keep` are deleted afterwards.
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <nlohmann/json_fwd.hpp>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "common/base/dtype.h"
+#include "common/base/shape.h"
+#include "common/comm/communicator.h"
+
+namespace tandem::checkpoint {
+
+// A run of consecutive elements of the flattened (row-major) tensor, and where this rank holds it.
+struct Piece {
+  std::int64_t begin = 0;
+  std::int64_t count = 0;
+  const void* data = nullptr;
+};
+
+// What a rank contributes to a logical tensor: all ranks together cover each element exactly once.
+struct LocalTensor {
+  std::string name;  // HDF5 path below the root: "model/layers.0.attention.qkv.weight", "optimizer/first_moment/..."
+  base::DType type = base::DType::f32;
+  base::Shape shape;  // of the whole tensor
+  std::vector<Piece> pieces;
+};
+
+// All texts are JSON or what their name says; they are stored as they are.
+struct Metadata {
+  std::int64_t step = 0;
+  std::string tokenizer;      // tokenizer.json text, may be empty
+  std::string configuration;  // the model's, Hugging Face field names
+  std::string options;        // every option of the run
+  std::string progress;       // sample index, tokens seen, random state, loss scale, best loss...
+};
+
+// Holds the run's lock: an output folder in use by another live process is an Error of kind usage. Removes what an
+// interrupted save or deletion left behind.
+class Writer {
+ public:
+  Writer(comm::Communicator& communicator, std::filesystem::path run, int keep);
+  ~Writer();
+  Writer(const Writer&) = delete;
+  Writer& operator=(const Writer&) = delete;
+
+  // Copies the pieces and returns; writing goes on in the background. Waits first for a save that is still going on.
+  // Collective.
+  void save(const Metadata& metadata, std::span<const LocalTensor> tensors);
+  // Waits for the save under way; throws on every rank if it failed on any, the previous step staying whole. Collective.
+  void finish();
+  // True when no save is going on. Not collective.
+  bool idle() const;
+
+ private:
+  class Implementation;
+  std::unique_ptr<Implementation> implementation_;
+};
+
+// Opens the newest complete step of a run folder, or one step's folder. A step that is damaged (a shard missing,
+// truncated, or not matching its checksum) is said so and passed over for the step before it, unless the path names
+// that very step; none left is an Error of kind badData. Collective: all ranks open the same step.
+class Reader {
+ public:
+  struct Entry {
+    std::string name;
+    base::DType type = base::DType::f32;
+    base::Shape shape;
+  };
+
+  Reader(comm::Communicator& communicator, const std::filesystem::path& path);
+  ~Reader();
+  Reader(const Reader&) = delete;
+  Reader& operator=(const Reader&) = delete;
+
+  const Metadata& metadata() const;
+  const std::filesystem::path& folder() const;
+  const std::vector<Entry>& tensors() const;
+  bool has(const std::string& name) const;
+  // Reads `count` elements of the flattened tensor from element `begin`, as stored. Not collective: a rank reads what it
+  // needs. Kind badData when the tensor is missing or another type or shape.
+  void read(const std::string& name, base::DType type, const base::Shape& shape, std::int64_t begin, std::int64_t count,
+            void* target) const;
+
+ private:
+  class Implementation;
+  std::unique_ptr<Implementation> implementation_;
+};
+
+// The complete steps of a run folder, ascending. Empty when there are none.
+std::vector<std::int64_t> completeSteps(const std::filesystem::path& run);
+
+}  // namespace tandem::checkpoint

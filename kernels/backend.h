@@ -1,0 +1,284 @@
+#pragma once
+// The kernel contract: memory, streams, and one function an operator, over typed views.
+//
+// Three implementations: reference/ (plain loops in double, the oracle of the tests), cpu/ (SIMD and threads) and
+// cuda/. `rows` below is the product of all axes but the last. Views are dense unless an operator says otherwise. An
+// operator only enqueues on its stream (on a CPU it is done on return), never allocates memory of its own on the hot
+// path beyond the scratch it was given, and computes in float32 whatever the storage type of the tensors is.
+//
+// Optional operands are views whose data is null. `accumulate` means target += value instead of target = value.
+// Storage types: activations and weights float32 or bfloat16 (all of one call alike unless said), gradients of
+// parameters float32, statistics (mean, reciprocal deviation, log-sum-exp, losses) float32, indices int32.
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "kernels/tensor_view.h"
+
+namespace tandem::kernels {
+
+enum class NormKind { layer, rms };
+enum class ActivationKind { none, geluTanh, geluErf, relu2, swiglu };
+
+// --- operators of a model -------------------------------------------------------------------------------------------
+
+struct Embedding {                 // output[r] = weight[tokens[r]] (+ positionWeight[positions[r]])
+  ConstTensorView tokens;          // int32 [batch, time]; in [0, vocabulary)
+  ConstTensorView positions;       // int32 [batch, time]; optional, with positionWeight
+  ConstTensorView weight;          // [vocabulary, width]
+  ConstTensorView positionWeight;  // [positions, width]; optional
+  TensorView output;               // [batch, time, width]
+};
+struct EmbeddingBackward {  // gradients of the two tables, summed over equal tokens in a fixed order
+  ConstTensorView tokens, positions;
+  ConstTensorView gradOutput;     // [batch, time, width]
+  TensorView gradWeight;          // float32 [vocabulary, width]
+  TensorView gradPositionWeight;  // float32; optional
+  bool accumulateWeight = false;
+  bool accumulatePositionWeight = false;
+};
+
+struct Norm {  // sum = input + residual; output = (sum - mean) * reciprocal * weight + bias; mean = 0 for rms
+  NormKind kind = NormKind::rms;
+  float epsilon = 1e-5f;
+  ConstTensorView input;     // [rows, width]
+  ConstTensorView residual;  // [rows, width]; optional
+  ConstTensorView weight;    // [width]
+  ConstTensorView bias;      // [width]; optional
+  TensorView sum;            // [rows, width]; given exactly when residual is; may be input's or residual's memory
+  TensorView output;         // [rows, width]
+  TensorView mean;           // float32 [rows]; layer only
+  TensorView reciprocal;     // float32 [rows]: 1 / sqrt(variance + epsilon)
+};
+struct NormBackward {
+  NormKind kind = NormKind::rms;
+  ConstTensorView gradOutput;  // [rows, width]
+  ConstTensorView gradSum;     // [rows, width]; optional: what reaches the sum by the residual path, added to gradInput
+  ConstTensorView input;       // [rows, width]: the input, or the sum when there was a residual
+  ConstTensorView weight, mean, reciprocal;
+  TensorView gradInput;     // [rows, width]; may be gradSum's memory
+  TensorView gradWeight;    // float32 [width]
+  TensorView gradBias;      // float32 [width]; optional
+  bool accumulate = false;  // both parameter gradients
+};
+
+struct Linear {                                      // output = activation(input weight^T + bias)
+  ConstTensorView input;                             // [rows, inputs]
+  ConstTensorView weight;                            // [outputs, inputs]
+  ConstTensorView bias;                              // [outputs]; optional
+  ActivationKind activation = ActivationKind::none;  // any but swiglu
+  TensorView preActivation;                          // [rows, outputs]; optional: kept for the backward pass
+  TensorView output;                                 // [rows, outputs]
+};
+struct LinearBackwardInput {                         // gradInput = (gradOutput weight) * activation'(preActivation)
+  ConstTensorView gradOutput;                        // [rows, outputs]
+  ConstTensorView weight;                            // [outputs, inputs]
+  ActivationKind activation = ActivationKind::none;  // of the operator that made this linear's input; fused backward
+  ConstTensorView preActivation;                     // [rows, inputs]; with an activation
+  TensorView gradInput;                              // [rows, inputs]
+  bool accumulate = false;
+};
+struct LinearBackwardWeight {  // gradWeight = gradOutput^T input; gradBias = column sums of gradOutput
+  ConstTensorView gradOutput;  // [rows, outputs]
+  ConstTensorView input;       // [rows, inputs]
+  TensorView gradWeight;       // float32 [outputs, inputs]
+  TensorView gradBias;         // float32 [outputs]; optional
+  bool accumulate = false;
+};
+
+struct Activation {  // output = f(input); swiglu: silu(input[:, :width]) * input[:, width:]
+  ActivationKind kind = ActivationKind::geluTanh;
+  ConstTensorView input;  // [rows, width], swiglu [rows, 2 width]
+  TensorView output;      // [rows, width]
+};
+struct ActivationBackward {
+  ActivationKind kind = ActivationKind::geluTanh;
+  ConstTensorView gradOutput;  // [rows, width]
+  ConstTensorView input;       // as above
+  TensorView gradInput;        // as input; for kinds but swiglu it may be gradOutput's memory
+};
+
+struct Add {  // output = left + right; output may be left's or right's memory
+  ConstTensorView left, right;
+  TensorView output;
+};
+
+// Heads of one fused projection: a row is [heads * headSize queries | kvHeads * headSize keys | the same of values].
+struct HeadLayout {
+  std::int64_t heads = 0, kvHeads = 0, headSize = 0;
+  std::int64_t width() const { return (heads + 2 * kvHeads) * headSize; }
+};
+
+// Rotates queries and keys by their positions: pairs are (i, i + headSize/2), the angle is position * frequencies[i]
+// (Su et al., RoFormer, in the half-split layout of Llama). With queryWeight and keyWeight each head is first
+// RMS-normalised and scaled (QK-norm, as in Qwen3). Values are copied. In place (output is input) without QK-norm.
+struct Rotary {
+  HeadLayout layout;
+  ConstTensorView input;                   // [rows, layout.width()]
+  ConstTensorView positions;               // int32 [rows]
+  ConstTensorView frequencies;             // float32 [headSize / 2]
+  ConstTensorView queryWeight, keyWeight;  // [headSize]; both or none
+  float epsilon = 1e-6f;
+  TensorView output;      // [rows, layout.width()]
+  TensorView reciprocal;  // float32 [rows, heads + kvHeads]; with QK-norm
+};
+struct RotaryBackward {
+  HeadLayout layout;
+  ConstTensorView gradOutput;  // [rows, layout.width()]
+  ConstTensorView positions, frequencies;
+  ConstTensorView input, queryWeight, keyWeight, reciprocal;  // with QK-norm
+  TensorView gradInput;                                       // may be gradOutput's memory
+  TensorView gradQueryWeight, gradKeyWeight;                  // float32 [headSize]; with QK-norm
+  bool accumulate = false;
+};
+
+// Softmax attention of each query over keys of its own row of the batch: query t sees keys s with
+// max(documentStart[t], t - window + 1) <= s <= t (window 0: no limit). Head h reads keys of head h * kvHeads / heads.
+struct Attention {
+  ConstTensorView query;          // [batch, time, heads, headSize]; strided
+  ConstTensorView key, value;     // [batch, time, kvHeads, headSize]; strided
+  ConstTensorView documentStart;  // int32 [batch, time]: index in the row where the token's document begins
+  std::int64_t window = 0;
+  float scale = 0;       // multiplies query . key
+  TensorView output;     // [batch, time, heads, headSize]; strided
+  TensorView logSumExp;  // float32 [batch, heads, time]
+};
+struct AttentionBackward {
+  ConstTensorView query, key, value, documentStart, output, logSumExp;
+  ConstTensorView gradOutput;  // as output
+  std::int64_t window = 0;
+  float scale = 0;
+  TensorView gradQuery, gradKey, gradValue;  // as query, key, value; strided
+};
+
+// Attention of new tokens over a cache of earlier ones, which it first extends: token i of sequence b goes to place
+// lengths[b] + i of the cache and sees the places [max(0, own - window + 1), own].
+struct CachedAttention {
+  ConstTensorView query;            // [batch, fresh, heads, headSize]; strided
+  ConstTensorView key, value;       // [batch, fresh, kvHeads, headSize]; strided
+  ConstTensorView lengths;          // int32 [batch]: tokens in the cache before this call
+  TensorView keyCache, valueCache;  // [batch, kvHeads, capacity, headSize]
+  std::int64_t window = 0;
+  float scale = 0;
+  TensorView output;  // [batch, fresh, heads, headSize]; strided
+};
+
+// Cross entropy of a projection onto the vocabulary, chunk of rows by chunk of rows, so that the logits of all rows
+// never exist at once: loss[r] = logSumExp_v(input[r] . weight[v]) - input[r] . weight[targets[r]], 0 where the target
+// is -1. With gradInput (and gradWeight) it also gives the gradients of gradScale * sum of losses.
+struct LinearCrossEntropy {
+  ConstTensorView input;      // [rows, width]
+  ConstTensorView weight;     // [vocabulary, width]
+  ConstTensorView targets;    // int32 [rows]; in [-1, vocabulary)
+  ConstTensorView gradScale;  // float32 [1]; with gradients
+  TensorView losses;          // float32 [rows]
+  TensorView gradInput;       // [rows, width]; optional
+  TensorView gradWeight;      // float32 [vocabulary, width]; with gradInput, optional (a frozen head has none)
+  bool accumulateWeight = false;
+};
+
+// --- operators of the optimizer and of bookkeeping, over flat runs of elements ---------------------------------------
+
+// Decoupled weight decay (Loshchilov & Hutter, AdamW): m = beta1 m + (1-beta1) g; v = beta2 v + (1-beta2) g^2;
+// w -= learningRate * ((m / (1-beta1^step)) / (sqrt(v / (1-beta2^step)) + epsilon) + weightDecay * w).
+struct AdamW {
+  ConstTensorView gradient;              // float32 [count]
+  TensorView weight;                     // float32 [count]: the master weights
+  TensorView firstMoment, secondMoment;  // float32 [count]
+  TensorView lowWeight;                  // bfloat16 [count]; optional: the rounded weights that the model computes with
+  float learningRate = 0, beta1 = 0.9f, beta2 = 0.95f, epsilon = 1e-8f, weightDecay = 0;
+  float gradientScale = 1;  // multiplies the gradient first (clipping)
+  std::int64_t step = 1;    // counted from 1
+};
+// Orthogonalises a matrix by Newton-Schulz iterations, the core of Muon (Jordan et al. 2024):
+// X = M / |M|; five times X = a X + (b A + c A A) X with A = X X^T and (a, b, c) = (3.4445, -4.7750, 2.0315).
+struct NewtonSchulz {
+  ConstTensorView matrix;  // float32 [rows, columns]
+  TensorView output;       // float32 [rows, columns]
+  std::int64_t iterations = 5;
+};
+struct SquaredNorm {      // result[0] = sum of squares, summed in double in a fixed order
+  ConstTensorView input;  // float32 [count]
+  TensorView result;      // float64 [1]
+};
+struct Scale {      // data *= factor
+  TensorView data;  // float32 [count]
+  float factor = 1;
+};
+struct Axpy {              // target += factor * source
+  ConstTensorView source;  // float32 [count]
+  TensorView target;       // float32 [count]
+  float factor = 1;
+};
+struct Cast {  // output = input in another storage type, rounded to nearest even
+  ConstTensorView input;
+  TensorView output;
+};
+struct Fill {
+  TensorView target;  // float32 or bfloat16 [count]
+  float value = 0;
+};
+
+// --- the contract ----------------------------------------------------------------------------------------------------
+
+// An ordered queue of work. The CPU's does everything at once.
+class Stream {
+ public:
+  virtual ~Stream() = default;
+  virtual void synchronize() = 0;
+};
+
+class Backend {
+ public:
+  virtual ~Backend() = default;
+
+  virtual std::string name() const = 0;  // "cpu", "reference", "cuda"
+  // One line on what will compute: SIMD target, threads, matrix library, and why it was chosen.
+  virtual std::string description() const = 0;
+
+  // Memory of the device, aligned to 64 bytes at least. Kind device, naming the size, when there is not enough.
+  virtual void* allocate(std::int64_t bytes) = 0;
+  virtual void release(void* memory) = 0;
+  virtual void copyToDevice(void* target, const void* source, std::int64_t bytes, Stream& stream) = 0;
+  virtual void copyToHost(void* target, const void* source, std::int64_t bytes, Stream& stream) = 0;
+  virtual std::unique_ptr<Stream> makeStream() = 0;
+
+  virtual void run(const Embedding&, Stream&) = 0;
+  virtual void run(const EmbeddingBackward&, Stream&) = 0;
+  virtual void run(const Norm&, Stream&) = 0;
+  virtual void run(const NormBackward&, Stream&) = 0;
+  virtual void run(const Linear&, Stream&) = 0;
+  virtual void run(const LinearBackwardInput&, Stream&) = 0;
+  virtual void run(const LinearBackwardWeight&, Stream&) = 0;
+  virtual void run(const Activation&, Stream&) = 0;
+  virtual void run(const ActivationBackward&, Stream&) = 0;
+  virtual void run(const Add&, Stream&) = 0;
+  virtual void run(const Rotary&, Stream&) = 0;
+  virtual void run(const RotaryBackward&, Stream&) = 0;
+  virtual void run(const Attention&, Stream&) = 0;
+  virtual void run(const AttentionBackward&, Stream&) = 0;
+  virtual void run(const CachedAttention&, Stream&) = 0;
+  virtual void run(const LinearCrossEntropy&, Stream&) = 0;
+  virtual void run(const AdamW&, Stream&) = 0;
+  virtual void run(const NewtonSchulz&, Stream&) = 0;
+  virtual void run(const SquaredNorm&, Stream&) = 0;
+  virtual void run(const Scale&, Stream&) = 0;
+  virtual void run(const Axpy&, Stream&) = 0;
+  virtual void run(const Cast&, Stream&) = 0;
+  virtual void run(const Fill&, Stream&) = 0;
+};
+
+// The oracle: one thread, plain loops, sums in double.
+std::unique_ptr<Backend> makeReferenceBackend();
+
+struct CpuOptions {
+  int threads = 0;                     // 0: what OpenMP would take
+  std::string matrixLibrary = "auto";  // "auto", "onednn", "openblas"
+};
+// Throws Error of kind usage for a matrix library that this build or processor does not have.
+std::unique_ptr<Backend> makeCpuBackend(const CpuOptions& options);
+
+}  // namespace tandem::kernels

@@ -1,0 +1,52 @@
+#pragma once
+// The registry: what is known of each operator, in one entry apiece (operators.cpp), so that a new one is one entry
+// plus its kernels. An entry holds the rules for shapes, gradients, costs and how its kernel is called.
+//
+// Operands (optional ones in brackets):
+//   embedding            tokens, weight, [positions, positionWeight]            -> output
+//   embeddingBackward    tokens, [positions], gradOutput                        -> gradWeight, [gradPositionWeight]
+//   norm                 input, [residual], weight, [bias]                      -> [sum], output, [mean], reciprocal
+//   normBackward         gradOutput, [gradSum], input, weight, [mean], reciprocal -> gradInput, gradWeight, [gradBias]
+//   linear               input, weight, [bias]                                  -> [preActivation], output
+//   linearBackwardInput  gradOutput, weight, [preActivation]                    -> gradInput
+//   linearBackwardWeight gradOutput, input                                      -> gradWeight, [gradBias]
+//   activation           input                                                  -> output
+//   activationBackward   gradOutput, input                                      -> gradInput
+//   add                  left, right                                            -> output
+//   rotary               input, positions, [queryWeight, keyWeight]             -> output, [reciprocal]
+//   rotaryBackward       gradOutput, positions, [input, queryWeight, keyWeight, reciprocal]
+//                                                                               -> gradInput, [gradQueryWeight,
+//                                                                               gradKeyWeight]
+//   attention            qkv, documentStart                                     -> output, logSumExp
+//   attentionBackward    qkv, documentStart, output, logSumExp, gradOutput      -> gradQkv
+//   cachedAttention      qkv, lengths, keyCache, valueCache                     -> output   (writes the caches)
+//   linearCrossEntropy   input, weight, targets, [gradScale]                    -> losses, [gradInput, gradWeight]
+//   reduceScatter        (attributes name the bucket)                           -> the bucket's gradients
+// Operand lists always have the full length; `none` stands for an absent one.
+
+#include <span>
+
+#include "common/graph/program.h"
+
+namespace tandem::graph {
+
+struct Cost {
+  double flops = 0;  // multiply and add counted as two
+  double bytes = 0;  // read and written, each operand once
+};
+
+// Floating-point operations and memory traffic of one node.
+Cost cost(const Program& program, const Node& node);
+
+// How a node is run: `views` gives the memory of each tensor of the program. `firstMicroBatch`: gradients are
+// overwritten by their first writer instead of added to.
+void runNode(const Program& program, const Node& node, std::span<const kernels::TensorView> views, bool firstMicroBatch,
+             kernels::Backend& backend, kernels::Stream& stream);
+
+// Whether output `output` of the node may have the memory of input `input`, whose last use this node is.
+bool mayShareMemory(const Node& node, int output, int input);
+
+// Checks the operand counts, shapes and types of every node. Throws Error of kind usage naming the node and the rule.
+void check(const Program& program);
+
+}  // namespace tandem::graph

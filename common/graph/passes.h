@@ -1,0 +1,49 @@
+#pragma once
+// What is derived from a program. Each pass takes one and returns another; none changes what it computes.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "common/graph/program.h"
+
+namespace tandem::graph {
+
+// add + norm become a norm with residual; linear + activation become a linear with an epilogue; a linearBackwardInput
+// + activationBackward likewise. Runs on forward and on differentiated programs.
+Program fuse(const Program& program);
+
+// Appends the backward pass of the program's linearCrossEntropy node: the gradient, with respect to every parameter, of
+// gradScale * sum of losses, where `gradScale` becomes a new input float32 [1]. The gradients are tensors of role
+// gradient named gradientName(parameter), float32. Tensors used by several nodes get the sum of what flows back.
+Program differentiate(const Program& forward);
+
+enum class Recompute : std::uint8_t {
+  none,       // every activation that the backward pass reads is kept
+  selective,  // what is cheap to make again (norms' and activations' outputs) is made again
+  full,       // only the input of each layer is kept; a layer's forward pass runs again before its backward pass
+};
+// Throws Error of kind usage for a text that is none of the three.
+Recompute parseRecompute(const std::string& text);
+Program recompute(const Program& differentiated, Recompute policy);
+
+// Where each activation lies in one arena: offsets are multiples of 64 bytes; two tensors overlap only when their lives
+// do not. Tensors of other roles have the offset -1.
+struct MemoryPlan {
+  std::vector<std::int64_t> offsets;  // by TensorId, in bytes
+  std::int64_t arenaBytes = 0;
+  std::int64_t peakLiveBytes = 0;  // the most that is alive at once: arenaBytes - peakLiveBytes is lost
+};
+MemoryPlan planMemory(const Program& program);
+
+// A table of what a step needs, by kind (parameters, gradients, activations by operator, ...), for the log.
+std::string memoryTable(const Program& program, const MemoryPlan& plan);
+
+// Sum of the costs of all nodes.
+struct ProgramCost {
+  double flops = 0;
+  double bytes = 0;
+};
+ProgramCost totalCost(const Program& program);
+
+}  // namespace tandem::graph

@@ -1,0 +1,133 @@
+#pragma once
+// A model as a program: a list of operators over named tensors, in the order they run.
+//
+// `model` writes the forward pass once; everything else is derived from this list by passes that each do one thing:
+// fuse, differentiate, recompute, plan (memory), cost. A pass takes a program and returns one.
+
+#include <cstdint>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "common/base/dtype.h"
+#include "common/base/shape.h"
+#include "kernels/backend.h"
+
+namespace tandem::graph {
+
+using base::DType;
+using base::Shape;
+
+using TensorId = std::int32_t;
+constexpr TensorId none = -1;  // stands where an optional operand is absent
+
+enum class Role : std::uint8_t {
+  input,       // given anew for every run: tokens, targets, positions
+  parameter,   // lives outside the program; read
+  gradient,    // of a parameter; lives outside the program; added up over micro batches
+  state,       // lives outside the program; read and written: a KV cache
+  activation,  // lives from its first writing to its last reading; the memory plan gives it a place
+  output,      // an activation that must survive the run: losses, logits
+};
+
+struct Tensor {
+  std::string name;  // unique within the program
+  Shape shape;
+  DType type = DType::f32;
+  Role role = Role::activation;
+};
+
+// What each operator is told besides its operands. Operand order is documented at the registry (operators.h).
+struct EmbeddingAttributes {};
+struct NormAttributes {
+  kernels::NormKind kind = kernels::NormKind::rms;
+  float epsilon = 1e-5f;
+};
+struct LinearAttributes {
+  kernels::ActivationKind activation = kernels::ActivationKind::none;
+};
+struct ActivationAttributes {
+  kernels::ActivationKind kind = kernels::ActivationKind::none;
+};
+struct RotaryAttributes {
+  kernels::HeadLayout layout;
+  std::vector<float> frequencies;  // [headSize / 2]
+  float epsilon = 1e-6f;           // of QK-norm
+};
+struct AttentionAttributes {
+  kernels::HeadLayout layout;
+  std::int64_t window = 0;  // 0: no limit
+  float scale = 0;
+};
+struct CollectiveAttributes {
+  std::int32_t bucket = 0;  // which part of the flat gradients
+};
+using Attributes = std::variant<std::monostate, EmbeddingAttributes, NormAttributes, LinearAttributes,
+                                ActivationAttributes, RotaryAttributes, AttentionAttributes, CollectiveAttributes>;
+
+enum class Operator : std::uint8_t {
+  embedding,
+  embeddingBackward,
+  norm,
+  normBackward,
+  linear,
+  linearBackwardInput,
+  linearBackwardWeight,
+  activation,
+  activationBackward,
+  add,
+  rotary,
+  rotaryBackward,
+  attention,
+  attentionBackward,
+  cachedAttention,
+  linearCrossEntropy,
+  reduceScatter,  // starts the exchange of a bucket of gradients; the step waits for it before the update
+};
+
+struct Node {
+  Operator op = Operator::add;
+  std::vector<TensorId> inputs;
+  std::vector<TensorId> outputs;
+  Attributes attributes;
+  // For each output that is a gradient: whether an earlier node of this program has already written to it. The first
+  // writer overwrites in the first micro batch and adds in the later ones; the others always add.
+  std::vector<bool> addsToOutput;
+  std::int32_t layer = -1;  // of the model, for recomputation and tables; -1: outside the layers
+};
+
+class Program {
+ public:
+  // The name must be new.
+  TensorId addTensor(const std::string& name, const Shape& shape, DType type, Role role);
+  Node& addNode(Operator op, std::vector<TensorId> inputs, std::vector<TensorId> outputs, Attributes attributes = {});
+
+  const Tensor& tensor(TensorId id) const { return tensors_[static_cast<std::size_t>(id)]; }
+  Tensor& tensor(TensorId id) { return tensors_[static_cast<std::size_t>(id)]; }
+  const std::vector<Tensor>& tensors() const { return tensors_; }
+  const std::vector<Node>& nodes() const { return nodes_; }
+  std::vector<Node>& nodes() { return nodes_; }
+  // none when there is no such tensor.
+  TensorId find(const std::string& name) const;
+  // Ids of one role, in the order of their creation: for parameters that is the order of their first use.
+  std::vector<TensorId> ofRole(Role role) const;
+  std::int64_t parameterCount() const;
+
+  // Nodes made from now on belong to this layer.
+  void setLayer(std::int32_t layer) { layer_ = layer; }
+
+  // One line a node, for logs, tests and --dry-run.
+  std::string text() const;
+
+ private:
+  std::vector<Tensor> tensors_;
+  std::vector<Node> nodes_;
+  std::int32_t layer_ = -1;
+};
+
+const char* name(Operator op);
+
+// The name of the gradient of a parameter.
+std::string gradientName(const std::string& parameter);
+
+}  // namespace tandem::graph

@@ -39,26 +39,42 @@ std::string decorate(ErrorKind kind, const std::string& message, const std::sour
 
 const char* name(ErrorKind kind) {
   switch (kind) {
-    case ErrorKind::usage: return "usage error";
-    case ErrorKind::badData: return "bad data";
-    case ErrorKind::file: return "file error";
-    case ErrorKind::communication: return "communication error";
-    case ErrorKind::device: return "device error";
-    case ErrorKind::numeric: return "numeric error";
+    case ErrorKind::usage:
+      return "usage error";
+    case ErrorKind::badData:
+      return "bad data";
+    case ErrorKind::file:
+      return "file error";
+    case ErrorKind::communication:
+      return "communication error";
+    case ErrorKind::device:
+      return "device error";
+    case ErrorKind::numeric:
+      return "numeric error";
   }
   return "error";
 }
 
 int exitCode(ErrorKind kind) {
   switch (kind) {
-    case ErrorKind::usage: return 2;
-    case ErrorKind::badData: return 3;
-    default: return 1;
+    case ErrorKind::usage:
+      return 2;
+    case ErrorKind::badData:
+      return 3;
+    default:
+      return 1;
   }
 }
 
 Error::Error(ErrorKind kind, const std::string& message, std::source_location place)
     : std::runtime_error(decorate(kind, message, place)), kind_(kind), message_(message) {}
+
+Error::Error(ErrorKind kind, const std::string& message, const std::string& what, bool onEveryRank)
+    : std::runtime_error(what), kind_(kind), message_(message), onEveryRank_(onEveryRank) {}
+
+Error Error::relayed(ErrorKind kind, const std::string& message, const std::string& what, bool onEveryRank) {
+  return Error(kind, message, what, onEveryRank);
+}
 
 void setIdentity(const Identity& identity) { processIdentity() = identity; }
 const Identity& identity() { return processIdentity(); }

@@ -30,13 +30,21 @@ class Error : public std::runtime_error {
  public:
   Error(ErrorKind kind, const std::string& message, std::source_location place = std::source_location::current());
 
+  // An error as another rank reported it: what() stays as that rank wrote it. `onEveryRank` says that every rank of the
+  // job throws it alike, so that one message and an orderly end are enough.
+  static Error relayed(ErrorKind kind, const std::string& message, const std::string& what, bool onEveryRank);
+
   ErrorKind kind() const { return kind_; }
   // The message alone; what() has the rank, the host and the source place too.
   const std::string& message() const { return message_; }
+  bool onEveryRank() const { return onEveryRank_; }
 
  private:
+  Error(ErrorKind kind, const std::string& message, const std::string& what, bool onEveryRank);
+
   ErrorKind kind_;
   std::string message_;
+  bool onEveryRank_ = false;
 };
 
 // Which process this is, for error messages and log records. Set once at start, by comm.
@@ -57,7 +65,7 @@ std::string systemErrorText(int errorNumber);
 }  // namespace tandem::base
 
 // An invariant of the program itself. Never reachable by input: bad input throws Error.
-#define TANDEM_ASSERT(condition, message)                                                              \
-  do {                                                                                                 \
+#define TANDEM_ASSERT(condition, message)                                                                    \
+  do {                                                                                                       \
     if (!(condition)) ::tandem::base::assertionFailed(#condition, message, std::source_location::current()); \
   } while (false)

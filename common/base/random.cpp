@@ -48,6 +48,28 @@ float RandomStream::nextNormal() {
   return static_cast<float>(std::sqrt(-2.0 * std::log(u)) * std::cos(2.0 * std::numbers::pi * v));
 }
 
+void fillNormal(std::uint64_t seed, std::uint64_t purpose, std::int64_t begin, float deviation,
+                std::span<float> target) {
+  // Each block of four words gives the four normals 4b .. 4b+3.
+  std::array<float, 4> normals{};
+  std::int64_t block = -1;
+  for (std::size_t i = 0; i < target.size(); ++i) {
+    const std::int64_t element = begin + static_cast<std::int64_t>(i);
+    if (element / 4 != block) {
+      block = element / 4;
+      const auto words = philox(seed, static_cast<std::uint64_t>(block), purpose);
+      for (std::size_t pair = 0; pair < 2; ++pair) {
+        const float u = (static_cast<float>(words[2 * pair] >> 8) + 0.5f) * 0x1p-24f;
+        const float angle = static_cast<float>(words[2 * pair + 1] >> 8) * (0x1p-24f * 2 * std::numbers::pi_v<float>);
+        const float radius = std::sqrt(-2.0f * std::log(u));
+        normals[2 * pair] = radius * std::cos(angle);
+        normals[2 * pair + 1] = radius * std::sin(angle);
+      }
+    }
+    target[i] = deviation * normals[static_cast<std::size_t>(element % 4)];
+  }
+}
+
 Permutation::Permutation(std::uint64_t count, std::uint64_t seed, std::uint64_t epoch)
     : count_(count), seed_(seed), epoch_(epoch), halfBits_(1) {
   while (halfBits_ < 32 && (std::uint64_t{1} << (2 * halfBits_)) < count) ++halfBits_;

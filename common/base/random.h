@@ -6,6 +6,7 @@
 
 #include <array>
 #include <cstdint>
+#include <span>
 
 namespace tandem::base {
 
@@ -31,6 +32,11 @@ class RandomStream {
   std::uint64_t position_ = 0;  // counted in words
   std::array<std::uint32_t, 4> block_{};
 };
+
+// Element i of the target becomes deviation * n(begin + i), where n is a sequence of standard normal numbers that
+// belongs to (seed, purpose): any slice can be made alone. Both halves of the Box-Muller transform are used.
+void fillNormal(std::uint64_t seed, std::uint64_t purpose, std::int64_t begin, float deviation,
+                std::span<float> target);
 
 // A permutation of [0, count) that needs no memory: a six-round Feistel network over the next power of four, walked
 // until it lands inside. Every (seed, epoch) gives another one.

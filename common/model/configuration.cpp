@@ -1,0 +1,244 @@
+#include "common/model/configuration.h"
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <numbers>
+#include <set>
+
+#include "common/base/error.h"
+#include "common/base/files.h"
+
+namespace tandem::model {
+namespace {
+
+using base::Error;
+using base::ErrorKind;
+using nlohmann::json;
+
+// Fields that say nothing about what we compute: bookkeeping, and settings of other programs.
+const std::set<std::string> ignoredFields = {"architectures",
+                                             "torch_dtype",
+                                             "dtype",
+                                             "transformers_version",
+                                             "bos_token_id",
+                                             "eos_token_id",
+                                             "pad_token_id",
+                                             "use_cache",
+                                             "attn_pdrop",
+                                             "embd_pdrop",
+                                             "resid_pdrop",
+                                             "attention_dropout",
+                                             "summary_activation",
+                                             "summary_first_dropout",
+                                             "summary_proj_to_labels",
+                                             "summary_type",
+                                             "summary_use_proj",
+                                             "task_specific_params",
+                                             "pretraining_tp",
+                                             "_name_or_path",
+                                             "name_or_path",
+                                             "n_ctx",
+                                             "is_llama_config",
+                                             "rope_interleaved",
+                                             "transformers.js_config",
+                                             "reorder_and_upcast_attn",
+                                             "max_window_layers",
+                                             "layer_types",
+                                             "auto_map",
+                                             "comment"};
+
+// Reads fields by name and remembers which were asked for, so that what is left over is a typing error.
+class Fields {
+ public:
+  Fields(const json& object, std::string origin) : object_(object), origin_(std::move(origin)) {}
+
+  [[noreturn]] void fail(const std::string& field, const std::string& reason) const {
+    throw Error(ErrorKind::usage, "model configuration " + origin_ + ": field '" + field + "' " + reason);
+  }
+
+  bool has(const std::string& field) {
+    known_.insert(field);
+    return object_.contains(field) && !object_[field].is_null();
+  }
+
+  std::string text(const std::string& field, const std::string& otherwise) {
+    if (!has(field)) return otherwise;
+    if (!object_[field].is_string()) fail(field, "must be a text");
+    return object_[field].get<std::string>();
+  }
+
+  bool flag(const std::string& field, bool otherwise) {
+    if (!has(field)) return otherwise;
+    if (!object_[field].is_boolean()) fail(field, "must be true or false");
+    return object_[field].get<bool>();
+  }
+
+  double number(const std::string& field, double otherwise) {
+    if (!has(field)) return otherwise;
+    if (!object_[field].is_number()) fail(field, "must be a number");
+    return object_[field].get<double>();
+  }
+
+  std::int64_t count(const std::string& field, std::int64_t otherwise) { return has(field) ? count(field) : otherwise; }
+
+  // A whole number from 1 to 2^31, which must be there.
+  std::int64_t count(const std::string& field) {
+    if (!has(field)) fail(field, "is missing");
+    if (!object_[field].is_number_integer()) fail(field, "must be a whole number");
+    const auto value = object_[field].get<std::int64_t>();
+    if (value < 1 || value > INT32_MAX) fail(field, "is " + std::to_string(value) + "; it must be at least 1");
+    return value;
+  }
+
+  const json& object(const std::string& field) {
+    if (!object_[field].is_object()) fail(field, "must be an object");
+    return object_[field];
+  }
+
+  void demand(bool holds, const std::string& field, const std::string& reason) const {
+    if (!holds) fail(field, reason);
+  }
+
+  void refuseUnknown() const {
+    for (const auto& [field, value] : object_.items()) {
+      if (!known_.contains(field) && !ignoredFields.contains(field)) {
+        fail(field, "is not known for this model_type; is it misspelt?");
+      }
+    }
+  }
+
+  const std::string& origin() const { return origin_; }
+
+ private:
+  const json& object_;
+  std::string origin_;
+  std::set<std::string> known_;
+};
+
+// Llama 3.1's scaling: long wavelengths are stretched by `factor`, short ones kept, those between blended
+// (as published with the Llama 3.1 models).
+double scaledFrequency(double frequency, Fields& scaling) {
+  const double factor = scaling.number("factor", 1);
+  const double low = scaling.number("low_freq_factor", 1), high = scaling.number("high_freq_factor", 4);
+  const double original = scaling.number("original_max_position_embeddings", 8192);
+  const double wavelength = 2 * std::numbers::pi / frequency;
+  if (wavelength > original / low) return frequency / factor;
+  if (wavelength < original / high) return frequency;
+  const double blend = (original / wavelength - low) / (high - low);
+  return (1 - blend) * frequency / factor + blend * frequency;
+}
+
+std::vector<float> rotaryFrequencies(Fields& fields, std::int64_t headSize) {
+  double theta = fields.number("rope_theta", 10000);
+  std::string type = "default";
+  const json empty = json::object();
+  const json* scalingObject = &empty;
+  for (const char* field : {"rope_scaling", "rope_parameters"}) {
+    if (fields.has(field)) scalingObject = &fields.object(field);
+  }
+  Fields scaling(*scalingObject, fields.origin() + ", rope scaling");
+  theta = scaling.number("rope_theta", theta);
+  type = scaling.text("rope_type", scaling.text("type", "default"));
+  if (type != "default" && type != "linear" && type != "llama3") {
+    scaling.fail("rope_type", "is '" + type + "'; we have default, linear and llama3");
+  }
+  const double linearFactor = type == "linear" ? scaling.number("factor", 1) : 1;
+  std::vector<float> frequencies;
+  for (std::int64_t i = 0; i < headSize / 2; ++i) {
+    const double base = std::pow(theta, -2.0 * static_cast<double>(i) / static_cast<double>(headSize));
+    frequencies.push_back(static_cast<float>(type == "llama3" ? scaledFrequency(base, scaling) : base / linearFactor));
+  }
+  return frequencies;
+}
+
+void readGpt2(Fields& fields, Configuration& c) {
+  c.width = fields.count("n_embd");
+  c.layers = fields.count("n_layer");
+  c.heads = c.kvHeads = fields.count("n_head");
+  fields.demand(c.width % c.heads == 0, "n_head", "must divide n_embd = " + std::to_string(c.width));
+  c.headSize = c.width / c.heads;
+  c.mlpWidth = fields.count("n_inner", 4 * c.width);
+  c.maximumPositions = fields.count("n_positions");
+  c.norm = kernels::NormKind::layer;
+  c.normEpsilon = static_cast<float>(fields.number("layer_norm_epsilon", 1e-5));
+  const std::string activation = fields.text("activation_function", "gelu_new");
+  if (activation == "gelu_new" || activation == "gelu_pytorch_tanh") {
+    c.activation = kernels::ActivationKind::geluTanh;
+  } else if (activation == "gelu") {
+    c.activation = kernels::ActivationKind::geluErf;
+  } else if (activation == "relu2") {
+    c.activation = kernels::ActivationKind::relu2;
+  } else {
+    fields.fail("activation_function", "is '" + activation + "'; we have gelu_new, gelu_pytorch_tanh, gelu and relu2");
+  }
+  c.learnedPositions = c.qkvBias = c.outputBias = c.mlpBias = true;
+  c.tiedEmbeddings = fields.flag("tie_word_embeddings", true);
+  fields.demand(fields.flag("scale_attn_weights", true), "scale_attn_weights", "must be true");
+  fields.demand(!fields.flag("scale_attn_by_inverse_layer_idx", false), "scale_attn_by_inverse_layer_idx",
+                "must be false");
+}
+
+void readLlamaLike(Fields& fields, Configuration& c) {
+  c.width = fields.count("hidden_size");
+  c.layers = fields.count("num_hidden_layers");
+  c.heads = fields.count("num_attention_heads");
+  c.kvHeads = fields.count("num_key_value_heads", c.heads);
+  fields.demand(c.heads % c.kvHeads == 0, "num_key_value_heads",
+                "must divide num_attention_heads = " + std::to_string(c.heads));
+  if (!fields.has("head_dim")) {
+    fields.demand(c.width % c.heads == 0, "num_attention_heads",
+                  "must divide hidden_size = " + std::to_string(c.width));
+  }
+  c.headSize = fields.count("head_dim", c.width / c.heads);
+  fields.demand(c.headSize % 2 == 0, "head_dim", "must be even, since rotary positions turn pairs");
+  c.mlpWidth = fields.count("intermediate_size");
+  c.maximumPositions = fields.count("max_position_embeddings");
+  c.norm = kernels::NormKind::rms;
+  c.normEpsilon = static_cast<float>(fields.number("rms_norm_eps", 1e-6));
+  const std::string activation = fields.text("hidden_act", "silu");
+  fields.demand(activation == "silu", "hidden_act", "is '" + activation + "'; we have silu");
+  c.activation = kernels::ActivationKind::swiglu;
+  c.queryKeyNorm = c.type == "qwen3";
+  const bool attentionBias = fields.flag("attention_bias", false);
+  c.qkvBias = c.type == "qwen2" || attentionBias;
+  c.outputBias = c.type != "qwen2" && attentionBias;
+  c.mlpBias = fields.flag("mlp_bias", false);
+  c.tiedEmbeddings = fields.flag("tie_word_embeddings", false);
+  const bool usesWindow = fields.flag("use_sliding_window", c.type == "mistral");
+  const std::int64_t window = fields.count("sliding_window", 0);
+  c.slidingWindow = usesWindow ? window : 0;
+  c.rotaryFrequencies = rotaryFrequencies(fields, c.headSize);
+}
+
+}  // namespace
+
+Configuration parseConfiguration(const std::string& text, const std::string& origin) {
+  json object;
+  try {
+    object = json::parse(text);
+  } catch (const json::exception& e) {
+    throw Error(ErrorKind::usage, "model configuration " + origin + " is no JSON: " + e.what());
+  }
+  if (!object.is_object()) throw Error(ErrorKind::usage, "model configuration " + origin + " is no JSON object");
+  Fields fields(object, origin);
+  Configuration c;
+  c.json = text;
+  c.type = fields.text("model_type", "");
+  c.vocabularySize = fields.count("vocab_size");
+  c.initializerRange = static_cast<float>(fields.number("initializer_range", 0.02));
+  if (c.type == "gpt2") {
+    readGpt2(fields, c);
+  } else if (c.type == "llama" || c.type == "mistral" || c.type == "qwen2" || c.type == "qwen3") {
+    readLlamaLike(fields, c);
+  } else {
+    fields.fail("model_type", "is '" + c.type + "'; we have gpt2, llama, mistral, qwen2 and qwen3");
+  }
+  fields.refuseUnknown();
+  return c;
+}
+
+Configuration readConfiguration(const std::string& path) {
+  return parseConfiguration(base::readFile(path), "'" + path + "'");
+}
+
+}  // namespace tandem::model

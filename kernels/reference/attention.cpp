@@ -1,0 +1,170 @@
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "kernels/reference/access.h"
+#include "kernels/reference/operators.h"
+
+namespace tandem::kernels::reference {
+
+namespace {
+
+double dot(const ConstTensorView& a, Index aBegin, const ConstTensorView& b, Index bBegin, Index count) {
+  double sum = 0;
+  for (Index i = 0; i < count; ++i) sum += load(a, aBegin + i) * load(b, bBegin + i);
+  return sum;
+}
+
+// First key that a query at `place` sees.
+Index firstKey(Index place, Index documentStart, Index window) {
+  return window > 0 ? std::max(documentStart, place - window + 1) : documentStart;
+}
+
+double logSumExpOf(const std::vector<double>& scores) {
+  double largest = -std::numeric_limits<double>::infinity();
+  for (const double score : scores) largest = std::max(largest, score);
+  double sum = 0;
+  for (const double score : scores) sum += std::exp(score - largest);
+  return largest + std::log(sum);
+}
+
+}  // namespace
+
+void run(const Attention& op) {
+  const Index batch = op.query.shape[0], time = op.query.shape[1], heads = op.query.shape[2], size = op.query.shape[3];
+  const Index kvHeads = op.key.shape[2];
+  for (Index b = 0; b < batch; ++b) {
+    for (Index h = 0; h < heads; ++h) {
+      const Index kvHead = h * kvHeads / heads;
+      for (Index t = 0; t < time; ++t) {
+        const Index first = firstKey(t, loadIndex(op.documentStart, b * time + t), op.window);
+        std::vector<double> scores;
+        for (Index s = first; s <= t; ++s) {
+          scores.push_back(op.scale *
+                           dot(op.query, offsetOf(op.query, b, t, h), op.key, offsetOf(op.key, b, s, kvHead), size));
+        }
+        const double logSumExp = logSumExpOf(scores);
+        for (Index i = 0; i < size; ++i) {
+          double sum = 0;
+          for (Index s = first; s <= t; ++s) {
+            const double weight = std::exp(scores[static_cast<std::size_t>(s - first)] - logSumExp);
+            sum += weight * load(op.value, offsetOf(op.value, b, s, kvHead) + i);
+          }
+          store(op.output, offsetOf(op.output, b, t, h) + i, sum);
+        }
+        store(op.logSumExp, (b * heads + h) * time + t, logSumExp);
+      }
+    }
+  }
+}
+
+namespace {
+
+// Gradients of the keys or values of one (batch, kvHead), summed over the query heads that read them: [time, headSize].
+class HeadSum {
+ public:
+  HeadSum(Index time, Index size) : size_(size), sums_(static_cast<std::size_t>(time * size)) {}
+  void add(Index time, Index i, double value) { sums_[static_cast<std::size_t>(time * size_ + i)] += value; }
+  void storeTo(const TensorView& view, Index b, Index kvHead) const {
+    for (Index t = 0; t < view.shape[1]; ++t) {
+      for (Index i = 0; i < size_; ++i) {
+        store(view, offsetOf(view, b, t, kvHead) + i, sums_[static_cast<std::size_t>(t * size_ + i)]);
+      }
+    }
+  }
+
+ private:
+  Index size_;
+  std::vector<double> sums_;
+};
+
+// With P = exp(scale q.k - logSumExp), dP = gradOutput . v and D = gradOutput . output:
+//   gradValue = P gradOutput, dS = P (dP - D), gradQuery = scale dS k, gradKey = scale dS q.
+void queryBackward(const AttentionBackward& op, Index b, Index h, Index t, Index kvHead, HeadSum& gradKey,
+                   HeadSum& gradValue) {
+  const Index time = op.query.shape[1], heads = op.query.shape[2], size = op.query.shape[3];
+  const Index queryAt = offsetOf(op.query, b, t, h), gradAt = offsetOf(op.gradOutput, b, t, h);
+  const double logSumExp = load(op.logSumExp, (b * heads + h) * time + t);
+  const double delta = dot(op.gradOutput, gradAt, op.output, offsetOf(op.output, b, t, h), size);
+  std::vector<double> gradQuery(static_cast<std::size_t>(size));
+  for (Index s = firstKey(t, loadIndex(op.documentStart, b * time + t), op.window); s <= t; ++s) {
+    const Index keyAt = offsetOf(op.key, b, s, kvHead), valueAt = offsetOf(op.value, b, s, kvHead);
+    const double weight = std::exp(op.scale * dot(op.query, queryAt, op.key, keyAt, size) - logSumExp);
+    const double gradScore = weight * (dot(op.gradOutput, gradAt, op.value, valueAt, size) - delta);
+    for (Index i = 0; i < size; ++i) {
+      gradQuery[static_cast<std::size_t>(i)] += op.scale * gradScore * load(op.key, keyAt + i);
+      gradKey.add(s, i, op.scale * gradScore * load(op.query, queryAt + i));
+      gradValue.add(s, i, weight * load(op.gradOutput, gradAt + i));
+    }
+  }
+  for (Index i = 0; i < size; ++i) {
+    store(op.gradQuery, offsetOf(op.gradQuery, b, t, h) + i, gradQuery[static_cast<std::size_t>(i)]);
+  }
+}
+
+}  // namespace
+
+void run(const AttentionBackward& op) {
+  const Index batch = op.query.shape[0], time = op.query.shape[1], heads = op.query.shape[2], size = op.query.shape[3];
+  const Index kvHeads = op.key.shape[2];
+  for (Index b = 0; b < batch; ++b) {
+    for (Index kvHead = 0; kvHead < kvHeads; ++kvHead) {
+      HeadSum gradKey(time, size), gradValue(time, size);
+      for (Index h = 0; h < heads; ++h) {
+        if (h * kvHeads / heads != kvHead) continue;
+        for (Index t = 0; t < time; ++t) queryBackward(op, b, h, t, kvHead, gradKey, gradValue);
+      }
+      gradKey.storeTo(op.gradKey, b, kvHead);
+      gradValue.storeTo(op.gradValue, b, kvHead);
+    }
+  }
+}
+
+namespace {
+
+void extendCache(const CachedAttention& op, Index b) {
+  const Index fresh = op.key.shape[1], kvHeads = op.key.shape[2], size = op.key.shape[3];
+  const Index length = loadIndex(op.lengths, b);
+  for (Index token = 0; token < fresh; ++token) {
+    for (Index kvHead = 0; kvHead < kvHeads; ++kvHead) {
+      for (Index i = 0; i < size; ++i) {
+        const double key = load(op.key, offsetOf(op.key, b, token, kvHead) + i);
+        const double value = load(op.value, offsetOf(op.value, b, token, kvHead) + i);
+        store(op.keyCache, offsetOf(op.keyCache, b, kvHead, length + token) + i, key);
+        store(op.valueCache, offsetOf(op.valueCache, b, kvHead, length + token) + i, value);
+      }
+    }
+  }
+}
+
+}  // namespace
+
+void run(const CachedAttention& op) {
+  const Index batch = op.query.shape[0], fresh = op.query.shape[1], heads = op.query.shape[2], size = op.query.shape[3];
+  const Index kvHeads = op.key.shape[2];
+  for (Index b = 0; b < batch; ++b) {
+    extendCache(op, b);
+    for (Index token = 0; token < fresh; ++token) {
+      const Index own = loadIndex(op.lengths, b) + token, first = firstKey(own, 0, op.window);
+      for (Index h = 0; h < heads; ++h) {
+        const Index kvHead = h * kvHeads / heads, queryAt = offsetOf(op.query, b, token, h);
+        std::vector<double> scores;
+        for (Index s = first; s <= own; ++s) {
+          scores.push_back(op.scale * dot(op.query, queryAt, op.keyCache, offsetOf(op.keyCache, b, kvHead, s), size));
+        }
+        const double logSumExp = logSumExpOf(scores);
+        for (Index i = 0; i < size; ++i) {
+          double sum = 0;
+          for (Index s = first; s <= own; ++s) {
+            const double weight = std::exp(scores[static_cast<std::size_t>(s - first)] - logSumExp);
+            sum += weight * load(op.valueCache, offsetOf(op.valueCache, b, kvHead, s) + i);
+          }
+          store(op.output, offsetOf(op.output, b, token, h) + i, sum);
+        }
+      }
+    }
+  }
+}
+
+}  // namespace tandem::kernels::reference

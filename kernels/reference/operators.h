@@ -1,0 +1,35 @@
+#pragma once
+// The reference operators: the contract of kernels/backend.h, written down as plainly as possible.
+//
+// One thread, plain loops, sums in double, one file a family. They are the oracle of all operator tests, so they are
+// kept simple enough to be believed by reading: no blocking, no fusion, no trick.
+
+#include "kernels/backend.h"
+
+namespace tandem::kernels::reference {
+
+void run(const Embedding&);
+void run(const EmbeddingBackward&);
+void run(const Norm&);
+void run(const NormBackward&);
+void run(const Linear&);
+void run(const LinearBackwardInput&);
+void run(const LinearBackwardWeight&);
+void run(const Activation&);
+void run(const ActivationBackward&);
+void run(const Add&);
+void run(const Rotary&);
+void run(const RotaryBackward&);
+void run(const Attention&);
+void run(const AttentionBackward&);
+void run(const CachedAttention&);
+void run(const LinearCrossEntropy&);
+void run(const AdamW&);
+void run(const NewtonSchulz&);
+void run(const SquaredNorm&);
+void run(const Scale&);
+void run(const Axpy&);
+void run(const Cast&);
+void run(const Fill&);
+
+}  // namespace tandem::kernels::reference

@@ -41,12 +41,14 @@ void format(const logging::record_view& record, logging::formatting_ostream& str
     stream << text << ' ';
   }
   stream << level << " [" << identity().rank << "] "
-         << oneRecord(record[expressions::smessage] ? *record[expressions::smessage] : std::string());
+         << oneRecord(record[expressions::smessage] ? *record[expressions::smessage] : std::string()) << '\n';
 }
 
 void addSink(const boost::shared_ptr<std::ostream>& stream) {
   auto backend = boost::make_shared<logging::sinks::text_ostream_backend>();
   backend->add_stream(stream);
+  // The line's end is part of the record, so that it is one write: ranks share a stderr.
+  backend->set_auto_newline_mode(logging::sinks::disabled_auto_newline);
   backend->auto_flush(true);
   auto sink = boost::make_shared<Sink>(backend);
   sink->set_formatter(&format);
@@ -55,10 +57,14 @@ void addSink(const boost::shared_ptr<std::ostream>& stream) {
 
 logging::trivial::severity_level severity(LogLevel level) {
   switch (level) {
-    case LogLevel::debug: return logging::trivial::debug;
-    case LogLevel::info: return logging::trivial::info;
-    case LogLevel::warning: return logging::trivial::warning;
-    case LogLevel::error: return logging::trivial::error;
+    case LogLevel::debug:
+      return logging::trivial::debug;
+    case LogLevel::info:
+      return logging::trivial::info;
+    case LogLevel::warning:
+      return logging::trivial::warning;
+    case LogLevel::error:
+      return logging::trivial::error;
   }
   return logging::trivial::info;
 }

@@ -8,6 +8,7 @@
 // communication. Every call is collective over the group unless it is point-to-point.
 
 #include <cstdint>
+#include <exception>
 #include <memory>
 #include <optional>
 #include <span>
@@ -52,6 +53,8 @@ class Communicator {
 
   virtual int rank() const = 0;
   virtual int size() const = 0;
+  // Ranks of this group on this rank's host, itself included.
+  virtual int ranksOnThisHost() const = 0;
   // How the group talks, for logs: "MPI (Open MPI 4.1.4)", "single process".
   virtual std::string description() const = 0;
 
@@ -68,6 +71,7 @@ class Communicator {
   // Rank r receives from every rank; counts in elements, displacements are their running sums.
   virtual void allToAll(ConstBuffer given, std::span<const std::int64_t> givenCounts, Buffer received,
                         std::span<const std::int64_t> receivedCounts) = 0;
+  // Point-to-point: both sides give the same count; tags run from 0 to 32766.
   virtual void send(ConstBuffer buffer, int destination, int tag) = 0;
   virtual void receive(Buffer buffer, int source, int tag) = 0;
 
@@ -82,7 +86,8 @@ class Communicator {
   // A group of the ranks that give the same colour, ordered by key, then by rank.
   virtual std::unique_ptr<Communicator> split(int colour, int key) = 0;
 
-  // Seconds that this rank spent inside blocking calls and waits since the start.
+  // Seconds that this rank spent inside blocking calls and waits since the start, in this group, the one it was split
+  // from and all others split from that.
   virtual double secondsWaited() const = 0;
 };
 
@@ -98,20 +103,23 @@ std::vector<std::string> allGatherTexts(Communicator& communicator, const std::s
 // waiting in a later collective.
 void agree(Communicator& communicator, const std::optional<base::Error>& error);
 
+// Any exception as an Error: an Error stays itself, exhausted memory is of kind device, a failure of std::filesystem of
+// kind file, everything else of kind device.
+base::Error asError(std::exception_ptr exception);
+
 // Runs work and agrees on its outcome.
 template <class Work>
 void agreeOn(Communicator& communicator, Work&& work) {
   std::optional<base::Error> error;
   try {
     work();
-  } catch (const base::Error& e) {
-    error = e;
-  } catch (const std::exception& e) {
-    error = base::Error(base::ErrorKind::device, e.what());
+  } catch (...) {
+    error = asError(std::current_exception());
   }
   agree(communicator, error);
 }
 
+// A group of this process alone.
 std::unique_ptr<Communicator> makeSingleProcess();
 
 }  // namespace tandem::comm

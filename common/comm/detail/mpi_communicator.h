@@ -1,0 +1,27 @@
+#pragma once
+// The communicator over MPI.
+//
+// Calls are cut into pieces, since MPI counts in int. Reductions of 16-bit floats go through a float32 copy, so that a
+// sum is rounded once. All-gathers and all-to-alls exchange directly between the ranks; a reduce-scatter is one
+// reduction a rank, which takes uneven counts, works in place and is what MPI's own non-blocking form (reduce
+// everything to one rank, then scatter) is not: balanced.
+
+#include <mpi.h>
+
+#include <memory>
+
+#include "common/comm/communicator.h"
+
+namespace tandem::comm::detail {
+
+// The communicator of all ranks. MPI must be initialised, and be finalised only after the result is gone.
+std::unique_ptr<Communicator> makeMpiWorld();
+
+// Throws Error of kind communication, with MPI's own text, unless the code is MPI_SUCCESS.
+void checkMpi(int code, const char* call, std::source_location place = std::source_location::current());
+
+// The longest piece of a call in bytes, a multiple of 8; a test lowers it.
+std::int64_t pieceBytes();
+void setPieceBytes(std::int64_t bytes);
+
+}  // namespace tandem::comm::detail

@@ -1,0 +1,44 @@
+#include <gtest/gtest.h>
+
+#include <cstdio>
+
+#include "common/comm/session.h"
+#include "tests/mpi_test.h"
+
+namespace tandem::test {
+namespace {
+
+comm::Communicator* group = nullptr;
+
+// Rank 0 prints as GoogleTest always does; the others only what failed.
+class FailuresOnly : public testing::EmptyTestEventListener {
+  void OnTestPartResult(const testing::TestPartResult& result) override {
+    if (!result.failed()) return;
+    const testing::TestInfo* test = testing::UnitTest::GetInstance()->current_test_info();
+    std::fprintf(stderr, "[rank %d] %s:%d: failure in %s.%s\n%s\n", world().rank(),
+                 result.file_name() ? result.file_name() : "?", result.line_number(),
+                 test ? test->test_suite_name() : "?", test ? test->name() : "?", result.message());
+  }
+};
+
+int runTests(comm::Communicator& all) {
+  group = &all;
+  comm::setWatchdogLimit(std::chrono::seconds(30));
+  if (all.rank() != 0) {
+    testing::TestEventListeners& listeners = testing::UnitTest::GetInstance()->listeners();
+    delete listeners.Release(listeners.default_result_printer());
+    listeners.Append(new FailuresOnly);
+  }
+  return RUN_ALL_TESTS();
+}
+
+}  // namespace
+
+comm::Communicator& world() { return *group; }
+
+}  // namespace tandem::test
+
+int main(int argc, char** argv) {
+  testing::InitGoogleTest(&argc, argv);
+  return tandem::comm::Session::run(argc, argv, &tandem::test::runTests);
+}

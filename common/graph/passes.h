@@ -19,11 +19,11 @@ Program fuse(const Program& program);
 Program differentiate(const Program& forward);
 
 enum class Recompute : std::uint8_t {
-  none,       // every activation that the backward pass reads is kept
+  nothing,    // every activation that the backward pass reads is kept
   selective,  // what is cheap to make again (norms' and activations' outputs) is made again
   full,       // only the input of each layer is kept; a layer's forward pass runs again before its backward pass
 };
-// Throws Error of kind usage for a text that is none of the three.
+// "none", "selective" or "full"; throws Error of kind usage for another text.
 Recompute parseRecompute(const std::string& text);
 Program recompute(const Program& differentiated, Recompute policy);
 

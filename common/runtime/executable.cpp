@@ -1,0 +1,145 @@
+#include "common/runtime/executable.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+
+#include "common/base/error.h"
+#include "common/graph/operators.h"
+
+namespace tandem::runtime {
+namespace {
+
+using graph::Role;
+
+std::int64_t alignedBytes(const graph::Tensor& tensor) {
+  return (tensor.shape.count() * base::byteSize(tensor.type) + 63) / 64 * 64;
+}
+
+bool livesWithExecutable(const graph::Tensor& tensor) {
+  return tensor.role == Role::input || tensor.role == Role::output;
+}
+
+}  // namespace
+
+DeviceMemory::DeviceMemory(kernels::Backend& backend, std::int64_t bytes)
+    : backend_(backend),
+      data_(static_cast<std::byte*>(backend.allocate(std::max<std::int64_t>(bytes, 64)))),
+      bytes_(bytes) {}
+
+DeviceMemory::~DeviceMemory() { backend_.release(data_); }
+
+void Arena::reserve(std::int64_t bytes) {
+  if (bytes <= this->bytes() && memory_) return;
+  memory_.reset();  // before the new block: both at once may not fit
+  memory_ = std::make_unique<DeviceMemory>(backend_, bytes);
+}
+
+std::string Profile::text() const {
+  std::vector<std::size_t> order;
+  double total = 0;
+  for (std::size_t op = 0; op < operators; ++op) {
+    if (entries[op].calls > 0) order.push_back(op);
+    total += entries[op].seconds;
+  }
+  std::sort(order.begin(), order.end(), [&](auto a, auto b) { return entries[a].seconds > entries[b].seconds; });
+  std::string text = "operator                 calls    seconds   share\n";
+  for (const std::size_t op : order) {
+    char line[128];
+    std::snprintf(line, sizeof line, "%-22s %7lld %10.3f %6.1f %%\n", graph::name(static_cast<graph::Operator>(op)),
+                  static_cast<long long>(entries[op].calls), entries[op].seconds, 100 * entries[op].seconds / total);
+    text += line;
+  }
+  return text;
+}
+
+Executable::Executable(graph::Program program, kernels::Backend& backend, kernels::Stream& stream,
+                       std::shared_ptr<Arena> arena)
+    : program_(std::move(program)),
+      plan_(graph::planMemory(program_)),
+      backend_(backend),
+      stream_(stream),
+      arena_(std::move(arena)) {
+  graph::check(program_);
+  arena_->reserve(plan_.arenaBytes);
+  std::int64_t bytes = 0;
+  for (const graph::Tensor& tensor : program_.tensors()) {
+    if (livesWithExecutable(tensor)) bytes += alignedBytes(tensor);
+  }
+  inputsAndOutputs_ = std::make_unique<DeviceMemory>(backend_, bytes);
+  std::int64_t offset = 0;
+  for (const graph::Tensor& tensor : program_.tensors()) {
+    void* memory = nullptr;
+    if (livesWithExecutable(tensor)) {
+      memory = inputsAndOutputs_->data() + offset;
+      offset += alignedBytes(tensor);
+    }
+    views_.emplace_back(memory, tensor.type, tensor.shape);
+  }
+}
+
+graph::TensorId Executable::need(const std::string& tensor) const {
+  const graph::TensorId id = program_.find(tensor);
+  TANDEM_ASSERT(id != graph::none, "the program has no tensor '" + tensor + "'");
+  return id;
+}
+
+void Executable::bind(const std::string& tensor, void* memory) {
+  const graph::TensorId id = need(tensor);
+  const Role role = program_.tensor(id).role;
+  TANDEM_ASSERT(role == Role::parameter || role == Role::gradient || role == Role::state,
+                "'" + tensor + "' is not bound");
+  views_[static_cast<std::size_t>(id)].data = memory;
+}
+
+void Executable::setInput(const std::string& tensor, const void* source) {
+  const kernels::TensorView& view = views_[static_cast<std::size_t>(need(tensor))];
+  backend_.copyToDevice(view.data, source, view.shape.count() * base::byteSize(view.type), stream_);
+}
+
+void Executable::readOutput(const std::string& tensor, void* target) {
+  const kernels::TensorView& view = views_[static_cast<std::size_t>(need(tensor))];
+  backend_.copyToHost(target, view.data, view.shape.count() * base::byteSize(view.type), stream_);
+  stream_.synchronize();
+}
+
+void* Executable::outputMemory(const std::string& tensor) const {
+  return views_[static_cast<std::size_t>(need(tensor))].data;
+}
+
+void Executable::placeActivations() {
+  for (std::size_t id = 0; id < views_.size(); ++id) {
+    const graph::Tensor& tensor = program_.tensors()[id];
+    if (tensor.role == Role::activation && plan_.offsets[id] >= 0) views_[id].data = arena_->data() + plan_.offsets[id];
+  }
+  placedAt_ = arena_->data();
+}
+
+void Executable::run(bool firstMicroBatch, Collectives* collectives) {
+  if (placedAt_ != arena_->data()) placeActivations();
+  for (const graph::Node& node : program_.nodes()) {
+    if (profile_ == nullptr) {
+      runOne(node, firstMicroBatch, collectives);
+      continue;
+    }
+    const auto start = std::chrono::steady_clock::now();
+    runOne(node, firstMicroBatch, collectives);
+    stream_.synchronize();
+    Profile::Entry& entry = profile_->entries[static_cast<std::size_t>(node.op)];
+    entry.seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    ++entry.calls;
+  }
+}
+
+void Executable::runOne(const graph::Node& node, bool firstMicroBatch, Collectives* collectives) {
+  if (node.op == graph::Operator::reduceScatter) {
+    TANDEM_ASSERT(collectives != nullptr, "a program with exchanges was run without collectives");
+    stream_.synchronize();
+    collectives->reduceScatter(std::get<graph::CollectiveAttributes>(node.attributes).bucket);
+  } else {
+    graph::runNode(program_, node, views_, firstMicroBatch, backend_, stream_);
+    if (collectives != nullptr) collectives->progress();
+  }
+}
+
+}  // namespace tandem::runtime

@@ -1,0 +1,102 @@
+#pragma once
+// Runs a program on a backend: every tensor has its place before the first run, and nothing is allocated afterwards.
+
+#include <array>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "common/graph/passes.h"
+#include "common/graph/program.h"
+#include "kernels/backend.h"
+
+namespace tandem::runtime {
+
+// Device memory owned by one holder.
+class DeviceMemory {
+ public:
+  DeviceMemory(kernels::Backend& backend, std::int64_t bytes);
+  ~DeviceMemory();
+  DeviceMemory(const DeviceMemory&) = delete;
+  DeviceMemory& operator=(const DeviceMemory&) = delete;
+  std::byte* data() const { return data_; }
+  std::int64_t bytes() const { return bytes_; }
+
+ private:
+  kernels::Backend& backend_;
+  std::byte* data_;
+  std::int64_t bytes_;
+};
+
+// One block for the activations of all programs that never run at the same time; as large as the largest needs.
+class Arena {
+ public:
+  explicit Arena(kernels::Backend& backend) : backend_(backend) {}
+  void reserve(std::int64_t bytes);
+  std::byte* data() const { return memory_ ? memory_->data() : nullptr; }
+  std::int64_t bytes() const { return memory_ ? memory_->bytes() : 0; }
+
+ private:
+  kernels::Backend& backend_;
+  std::unique_ptr<DeviceMemory> memory_;
+};
+
+// What a run calls for the nodes that exchange data between ranks.
+class Collectives {
+ public:
+  virtual ~Collectives() = default;
+  virtual void reduceScatter(std::int32_t bucket) = 0;
+  // Between any two nodes: gives exchanges under way a chance to proceed.
+  virtual void progress() = 0;
+};
+
+// Seconds and calls by operator, added up over runs.
+struct Profile {
+  struct Entry {
+    double seconds = 0;
+    std::int64_t calls = 0;
+  };
+  static constexpr std::size_t operators = static_cast<std::size_t>(graph::Operator::reduceScatter) + 1;
+  std::array<Entry, operators> entries{};
+  // A table, the most expensive operator first.
+  std::string text() const;
+};
+
+class Executable {
+ public:
+  Executable(graph::Program program, kernels::Backend& backend, kernels::Stream& stream, std::shared_ptr<Arena> arena);
+
+  // Gives a tensor of role parameter, gradient or state its memory.
+  void bind(const std::string& tensor, void* memory);
+  bool has(const std::string& tensor) const { return program_.find(tensor) != graph::none; }
+
+  // Copies a whole input in, or a whole output out; host memory, elements as the tensor stores them.
+  void setInput(const std::string& tensor, const void* source);
+  void readOutput(const std::string& tensor, void* target);
+  void* outputMemory(const std::string& tensor) const;
+
+  // Runs all nodes. In the first micro batch of a step gradients are overwritten, in the later ones added to.
+  // Every bound tensor must have been bound. `collectives` may be null when the program has no such node.
+  void run(bool firstMicroBatch = true, Collectives* collectives = nullptr);
+
+  void profileInto(Profile* profile) { profile_ = profile; }
+  const graph::Program& program() const { return program_; }
+  const graph::MemoryPlan& plan() const { return plan_; }
+
+ private:
+  graph::TensorId need(const std::string& tensor) const;
+  void placeActivations();
+  void runOne(const graph::Node& node, bool firstMicroBatch, Collectives* collectives);
+
+  graph::Program program_;
+  graph::MemoryPlan plan_;
+  kernels::Backend& backend_;
+  kernels::Stream& stream_;
+  std::shared_ptr<Arena> arena_;
+  const std::byte* placedAt_ = nullptr;  // where the arena lay when the views were made
+  std::unique_ptr<DeviceMemory> inputsAndOutputs_;
+  std::vector<kernels::TensorView> views_;  // by TensorId
+  Profile* profile_ = nullptr;
+};
+
+}  // namespace tandem::runtime

@@ -1,0 +1,43 @@
+#include "common/runtime/parameter_store.h"
+
+namespace tandem::runtime {
+namespace {
+
+// Large enough that an exchange is not dominated by its start, small enough that the last one, which nothing is left
+// to hide behind, is short.
+constexpr std::int64_t bucketElements = 4 << 20;
+
+void fillWithZeros(kernels::Backend& backend, kernels::Stream& stream, void* data, base::DType type,
+                   std::int64_t count) {
+  backend.run(kernels::Fill{.target = kernels::TensorView(data, type, {count}), .value = 0}, stream);
+}
+
+}  // namespace
+
+ParameterStore::ParameterStore(const sharding::FlatLayout& layout, kernels::Backend& backend, kernels::Stream& stream,
+                               base::DType storage, Gradients gradients)
+    : layout_(layout), storage_(storage) {
+  weights_ = std::make_unique<DeviceMemory>(backend, layout.count() * base::byteSize(storage));
+  fillWithZeros(backend, stream, weights_->data(), storage, layout.count());
+  if (gradients == Gradients::none) return;
+  gradients_ = std::make_unique<DeviceMemory>(backend, layout.count() * base::byteSize(base::DType::f32));
+  fillWithZeros(backend, stream, gradients_->data(), base::DType::f32, layout.count());
+}
+
+void ParameterStore::bindTo(Executable& executable) const {
+  for (const sharding::FlatParameter& parameter : layout_.parameters()) {
+    if (executable.has(parameter.name)) executable.bind(parameter.name, weightAt(parameter.offset));
+    const std::string gradient = graph::gradientName(parameter.name);
+    if (gradients_ && executable.has(gradient)) executable.bind(gradient, gradients() + parameter.offset);
+  }
+}
+
+sharding::FlatLayout layoutOf(const graph::Program& program, int ranks, sharding::FlatLayout::Ownership ownership) {
+  std::vector<sharding::FlatLayout::Named> parameters;
+  for (const graph::TensorId id : program.ofRole(graph::Role::parameter)) {
+    parameters.push_back({program.tensor(id).name, program.tensor(id).shape});
+  }
+  return sharding::FlatLayout(parameters, ranks, ownership, bucketElements);
+}
+
+}  // namespace tandem::runtime

@@ -1,0 +1,41 @@
+#pragma once
+// The parameters of a model on one rank: flat weights that programs compute with, and flat gradients.
+
+#include <memory>
+
+#include "common/base/dtype.h"
+#include "common/runtime/executable.h"
+#include "common/sharding/flat_layout.h"
+
+namespace tandem::runtime {
+
+class ParameterStore {
+ public:
+  enum class Gradients { none, held };
+
+  // Weights in `storage` (float32 or bfloat16), gradients in float32. Both start as zeros, padding included: what is
+  // exchanged over padding must be a number.
+  ParameterStore(const sharding::FlatLayout& layout, kernels::Backend& backend, kernels::Stream& stream,
+                 base::DType storage, Gradients gradients);
+
+  const sharding::FlatLayout& layout() const { return layout_; }
+  base::DType storage() const { return storage_; }
+  // The flat buffers; gradients() is null without them.
+  void* weights() const { return weights_->data(); }
+  float* gradients() const { return gradients_ ? reinterpret_cast<float*>(gradients_->data()) : nullptr; }
+  void* weightAt(std::int64_t element) const { return weights_->data() + element * base::byteSize(storage_); }
+
+  // Binds every parameter, and gradient, that the program names.
+  void bindTo(Executable& executable) const;
+
+ private:
+  sharding::FlatLayout layout_;
+  base::DType storage_;
+  std::unique_ptr<DeviceMemory> weights_;
+  std::unique_ptr<DeviceMemory> gradients_;
+};
+
+// The layout of a program's parameters.
+sharding::FlatLayout layoutOf(const graph::Program& program, int ranks, sharding::FlatLayout::Ownership ownership);
+
+}  // namespace tandem::runtime

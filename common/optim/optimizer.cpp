@@ -1,0 +1,172 @@
+#include "common/optim/optimizer.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace tandem::optim {
+namespace {
+
+using kernels::ConstTensorView;
+using kernels::TensorView;
+
+TensorView flat(float* data, std::int64_t count) { return TensorView(data, base::DType::f32, {count}); }
+
+}  // namespace
+
+Method parseMethod(const std::string& text) {
+  if (text == "adamw") return Method::adamw;
+  if (text == "muon") return Method::muon;
+  throw base::Error(base::ErrorKind::usage, "optimizer '" + text + "' is neither adamw nor muon");
+}
+
+Optimizer::Optimizer(const OptimizerOptions& options, std::vector<ParameterTraits> traits,
+                     runtime::ParameterStore& parameters, comm::Communicator& communicator, kernels::Backend& backend,
+                     kernels::Stream& stream)
+    : options_(options),
+      traits_(std::move(traits)),
+      parameters_(parameters),
+      communicator_(communicator),
+      backend_(backend),
+      stream_(stream),
+      runs_(parameters.layout().ownedRuns(communicator.rank())) {
+  TANDEM_ASSERT(traits_.size() == parameters.layout().parameters().size(), "traits for every parameter");
+  const std::int64_t shard = parameters.layout().shardCount(communicator.rank());
+  auto zeros = [&](std::int64_t count) {
+    auto memory = std::make_unique<runtime::DeviceMemory>(backend, count * base::byteSize(base::DType::f32));
+    backend.run(kernels::Fill{.target = flat(reinterpret_cast<float*>(memory->data()), count), .value = 0}, stream);
+    return memory;
+  };
+  firstMoment_ = zeros(shard);
+  secondMoment_ = zeros(shard);
+  if (parameters.storage() != base::DType::f32) master_ = zeros(shard);
+  std::int64_t largest = 0;
+  for (const sharding::OwnedRun& run : runs_) {
+    if (traits_[static_cast<std::size_t>(run.parameter)].usesMuon) largest = std::max(largest, run.count);
+  }
+  if (largest > 0) muonScratch_ = zeros(2 * largest);
+  normResult_ = std::make_unique<runtime::DeviceMemory>(backend, 64);
+}
+
+double Optimizer::gradientNorm() {
+  double sum = 0;
+  for (const sharding::OwnedRun& run : runs_) {
+    const TensorView result(normResult_->data(), base::DType::f64, {1});
+    backend_.run(
+        kernels::SquaredNorm{.input = flat(parameters_.gradients() + run.flatOffset, run.count), .result = result},
+        stream_);
+    double square = 0;
+    backend_.copyToHost(&square, normResult_->data(), sizeof square, stream_);
+    stream_.synchronize();
+    sum += square;
+  }
+  return std::sqrt(comm::allReduceScalar(communicator_, sum));
+}
+
+float* Optimizer::master(const sharding::OwnedRun& run) const {
+  if (master_) return reinterpret_cast<float*>(master_->data()) + run.shardOffset;
+  return static_cast<float*>(parameters_.weightAt(run.flatOffset));
+}
+
+TensorView Optimizer::lowWeight(const sharding::OwnedRun& run) const {
+  if (!master_) return {};
+  return TensorView(parameters_.weightAt(run.flatOffset), parameters_.storage(), {run.count});
+}
+
+void Optimizer::update(double learningRate, double gradientScale, std::int64_t step) {
+  for (const sharding::OwnedRun& run : runs_) {
+    const ParameterTraits& traits = traits_[static_cast<std::size_t>(run.parameter)];
+    if (traits.usesMuon) {
+      updateMuon(run, traits, learningRate, gradientScale);
+    } else {
+      updateAdamW(run, traits, learningRate, gradientScale, step);
+    }
+  }
+  gatherWeights();
+}
+
+void Optimizer::updateAdamW(const sharding::OwnedRun& run, const ParameterTraits& traits, double learningRate,
+                            double gradientScale, std::int64_t step) {
+  auto shard = [&](const auto& memory) {
+    return flat(reinterpret_cast<float*>(memory->data()) + run.shardOffset, run.count);
+  };
+  backend_.run(kernels::AdamW{.gradient = flat(parameters_.gradients() + run.flatOffset, run.count),
+                              .weight = flat(master(run), run.count),
+                              .firstMoment = shard(firstMoment_),
+                              .secondMoment = shard(secondMoment_),
+                              .lowWeight = lowWeight(run),
+                              .learningRate = static_cast<float>(learningRate),
+                              .beta1 = options_.beta1,
+                              .beta2 = options_.beta2,
+                              .epsilon = options_.epsilon,
+                              .weightDecay = traits.decays ? options_.weightDecay : 0.0f,
+                              .gradientScale = static_cast<float>(gradientScale),
+                              .step = step},
+               stream_);
+}
+
+// Muon with Nesterov momentum (Jordan et al. 2024); the orthogonal direction is scaled by 0.2 sqrt(max(rows, columns)),
+// which gives it the root mean square of an AdamW update, so that both share one learning rate and decay
+// (Liu et al. 2025, "Muon is scalable for LLM training").
+void Optimizer::updateMuon(const sharding::OwnedRun& run, const ParameterTraits& traits, double learningRate,
+                           double gradientScale) {
+  const std::int64_t columns = parameters_.layout().parameters()[static_cast<std::size_t>(run.parameter)].shape.last();
+  const TensorView gradient = flat(parameters_.gradients() + run.flatOffset, run.count);
+  const TensorView momentum = flat(reinterpret_cast<float*>(firstMoment_->data()) + run.shardOffset, run.count);
+  float* const direction = reinterpret_cast<float*>(muonScratch_->data());
+  float* const orthogonal = direction + run.count;
+  backend_.run(kernels::Scale{.data = momentum, .factor = options_.muonMomentum}, stream_);
+  backend_.run(kernels::Axpy{.source = gradient, .target = momentum, .factor = static_cast<float>(gradientScale)},
+               stream_);
+  backend_.run(kernels::Fill{.target = flat(direction, run.count), .value = 0}, stream_);
+  backend_.run(kernels::Axpy{.source = momentum, .target = flat(direction, run.count), .factor = options_.muonMomentum},
+               stream_);
+  backend_.run(
+      kernels::Axpy{
+          .source = gradient, .target = flat(direction, run.count), .factor = static_cast<float>(gradientScale)},
+      stream_);
+  const double decay = traits.decays ? 1.0 - learningRate * static_cast<double>(options_.weightDecay) : 1.0;
+  backend_.run(kernels::Scale{.data = flat(master(run), run.count), .factor = static_cast<float>(decay)}, stream_);
+  std::int64_t offset = 0;
+  for (const std::int64_t rows : traits.rowBlocks) {
+    const TensorView from(direction + offset, base::DType::f32, {rows, columns});
+    const TensorView to(orthogonal + offset, base::DType::f32, {rows, columns});
+    backend_.run(kernels::NewtonSchulz{.matrix = from, .output = to}, stream_);
+    const double scale = 0.2 * std::sqrt(static_cast<double>(std::max(rows, columns)));
+    backend_.run(kernels::Axpy{.source = flat(orthogonal + offset, rows * columns),
+                               .target = flat(master(run) + offset, rows * columns),
+                               .factor = static_cast<float>(-learningRate * scale)},
+                 stream_);
+    offset += rows * columns;
+  }
+  TANDEM_ASSERT(offset == run.count, "Muon's row blocks must make up the whole parameter");
+  if (master_) backend_.run(kernels::Cast{.input = flat(master(run), run.count), .output = lowWeight(run)}, stream_);
+}
+
+void Optimizer::publishMasters() {
+  for (const sharding::OwnedRun& run : runs_) {
+    if (master_) backend_.run(kernels::Cast{.input = flat(master(run), run.count), .output = lowWeight(run)}, stream_);
+  }
+  gatherWeights();
+}
+
+void Optimizer::gatherWeights() {
+  stream_.synchronize();
+  if (communicator_.size() == 1) return;
+  const sharding::FlatLayout& layout = parameters_.layout();
+  std::vector<std::unique_ptr<comm::Request>> requests;
+  for (int bucket = 0; bucket < layout.buckets(); ++bucket) {
+    const std::int64_t own = layout.pieceCounts(bucket)[static_cast<std::size_t>(communicator_.rank())];
+    requests.push_back(communicator_.startAllGather(
+        {parameters_.weightAt(layout.pieceBegin(bucket, communicator_.rank())), parameters_.storage(), own},
+        {parameters_.weightAt(layout.bucketBegin(bucket)), parameters_.storage(), layout.bucketCount(bucket)},
+        layout.pieceCounts(bucket)));
+  }
+  for (const auto& request : requests) request->wait();
+}
+
+std::vector<Optimizer::State> Optimizer::states() const {
+  return {{"first_moment", reinterpret_cast<float*>(firstMoment_->data())},
+          {"second_moment", reinterpret_cast<float*>(secondMoment_->data())}};
+}
+
+}  // namespace tandem::optim

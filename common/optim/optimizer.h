@@ -1,0 +1,88 @@
+#pragma once
+// The update of a rank's shard of the parameters, and the gathering of everybody's new weights (ZeRO stage 1).
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "common/comm/communicator.h"
+#include "common/runtime/parameter_store.h"
+
+namespace tandem::optim {
+
+enum class Method {
+  adamw,
+  muon,  // for the matrices inside the layers; AdamW for the rest
+};
+
+// "adamw" or "muon"; throws Error of kind usage otherwise.
+Method parseMethod(const std::string& text);
+
+struct OptimizerOptions {
+  Method method = Method::adamw;
+  float beta1 = 0.9f;
+  float beta2 = 0.95f;
+  float epsilon = 1e-8f;
+  float weightDecay = 0.1f;  // of matrices; norms and biases have none
+  float muonMomentum = 0.95f;
+};
+
+// What the update must know of a parameter beyond its shape.
+struct ParameterTraits {
+  bool decays = true;
+  bool usesMuon = false;
+  std::vector<std::int64_t> rowBlocks;  // rows of the independent matrices that a fused one consists of; Muon only
+};
+
+class Optimizer {
+ public:
+  // `traits` by parameter of the layout.
+  Optimizer(const OptimizerOptions& options, std::vector<ParameterTraits> traits, runtime::ParameterStore& parameters,
+            comm::Communicator& communicator, kernels::Backend& backend, kernels::Stream& stream);
+
+  // Norm of the whole gradient, from the pieces that the ranks own after the exchange. Collective.
+  double gradientNorm();
+
+  // Updates this rank's shard with gradients multiplied by gradientScale, then gathers all weights. `step` counts
+  // from 1. Collective.
+  void update(double learningRate, double gradientScale, std::int64_t step);
+
+  // After the master weights of the owned runs were set from outside: rounds them to the storage type and gathers all
+  // weights. Collective.
+  void publishMasters();
+
+  // The shards that a checkpoint holds, float32, laid out by FlatLayout::ownedRuns (shardOffset).
+  struct State {
+    std::string name;  // "first_moment", "second_moment"
+    float* shard = nullptr;
+  };
+  std::vector<State> states() const;
+  // The float32 master weights of an owned run, contiguous.
+  float* master(const sharding::OwnedRun& run) const;
+  const std::vector<sharding::OwnedRun>& ownedRuns() const { return runs_; }
+
+ private:
+  void updateAdamW(const sharding::OwnedRun& run, const ParameterTraits& traits, double learningRate,
+                   double gradientScale, std::int64_t step);
+  void updateMuon(const sharding::OwnedRun& run, const ParameterTraits& traits, double learningRate,
+                  double gradientScale);
+  void gatherWeights();
+  kernels::TensorView lowWeight(const sharding::OwnedRun& run) const;
+
+  OptimizerOptions options_;
+  std::vector<ParameterTraits> traits_;
+  runtime::ParameterStore& parameters_;
+  comm::Communicator& communicator_;
+  kernels::Backend& backend_;
+  kernels::Stream& stream_;
+  std::vector<sharding::OwnedRun> runs_;
+  std::unique_ptr<runtime::DeviceMemory> firstMoment_;
+  std::unique_ptr<runtime::DeviceMemory> secondMoment_;
+  std::unique_ptr<runtime::DeviceMemory> master_;       // none when the weights themselves are float32
+  std::unique_ptr<runtime::DeviceMemory> muonScratch_;  // two matrices: the direction, and it orthogonalised
+  std::unique_ptr<runtime::DeviceMemory> normResult_;
+};
+
+}  // namespace tandem::optim

@@ -1,0 +1,34 @@
+#include "kernels/cpu/processor.h"
+
+#include "kernels/cpu/simd_targets.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/cpu/processor.cpp"
+#include "hwy/foreach_target.h"
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace tandem::kernels::cpu::HWY_NAMESPACE {
+
+const char* targetName() { return hwy::TargetName(HWY_TARGET); }
+
+}  // namespace tandem::kernels::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace tandem::kernels::cpu {
+
+HWY_EXPORT(targetName);
+
+std::string simdTarget() { return HWY_DYNAMIC_DISPATCH(targetName)(); }
+
+bool hasAvx512() {
+#if HWY_ARCH_X86
+  return (hwy::SupportedTargets() & HWY_AVX3) != 0;
+#else
+  return false;
+#endif
+}
+
+}  // namespace tandem::kernels::cpu
+#endif

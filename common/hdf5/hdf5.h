@@ -2,19 +2,27 @@
 // HDF5 behind RAII: handles that close themselves, and failures that are Errors carrying HDF5's own error stack.
 //
 // Reading foreign files is the dangerous half: every size, type and link is checked before it is used, since a damaged
-// file must be an Error of kind badData, never a crash. Files are written by one process each (no shared files).
+// file must be an Error of kind badData, never a crash. Soft and external links, external storage and filter plugins
+// are refused. Files are written by one process each (no shared files). Any thread may call; one at a time gets in. A
+// failed write (a full disk) is an Error of kind file, and leaves the library in peace.
 
 #include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "common/base/dtype.h"
 #include "common/base/shape.h"
 
 namespace tandem::hdf5 {
+
+namespace detail {
+class Output;
+}
 
 using Id = std::int64_t;  // hid_t, so that users of this header need no HDF5 header
 
@@ -27,6 +35,8 @@ class Handle {
   Handle& operator=(Handle&& other) noexcept;
   ~Handle();
   Id id() const { return id_; }
+  // Gives the identifier away without closing it.
+  Id release() { return std::exchange(id_, -1); }
   explicit operator bool() const { return id_ >= 0; }
 
  private:
@@ -44,15 +54,26 @@ struct VirtualPiece {
   std::int64_t count = 0;
 };
 
+// Whether a dataset that is opened may be virtual: put together from datasets of other files. A missing or foreign
+// source reads as zeros without an error, so they are allowed only where they are expected.
+enum class VirtualSources {
+  refused,
+  shards,  // files named shard-* in the same folder, all there, long enough and not virtual themselves
+};
+
 class Dataset {
  public:
-  Dataset(Handle handle, std::string place) : handle_(std::move(handle)), place_(std::move(place)) {}
+  Dataset(Handle handle, std::string place, std::shared_ptr<detail::Output> output = nullptr)
+      : handle_(std::move(handle)), place_(std::move(place)), output_(std::move(output)) {}
 
   base::DType type() const;  // bfloat16 when uint16 with the attribute dtype = "bfloat16"
   base::Shape shape() const;
   std::int64_t count() const { return shape().count(); }
   bool isVirtual() const;
-  // Reads `count` elements of the flattened (row-major) dataset, from element `begin`, as they are stored (no conversion).
+  // Where the elements lie in the file, for one made with createReserved.
+  std::int64_t offset() const;
+  // Reads `count` elements of the flattened (row-major) dataset, from element `begin`, as they are stored (no
+  // conversion).
   void read(std::int64_t begin, std::int64_t count, void* target) const;
   void write(std::int64_t begin, std::int64_t count, const void* source);
   // Appends to a 1-D dataset made with createGrowing.
@@ -60,19 +81,25 @@ class Dataset {
 
  private:
   Handle handle_;
-  std::string place_;  // "file.h5:/path" for messages
+  std::string place_;                       // "file.h5:/path" for messages
+  std::shared_ptr<detail::Output> output_;  // of a file under construction
 };
 
 class File {
  public:
   enum class Storage {
     disk,
-    memory,  // the file is built in memory; image() gives its bytes
+    memory,  // the file is built in memory; image() gives its bytes, and nothing is written under its path
   };
+  File(File&& other) noexcept = default;
+  File& operator=(File&& other) noexcept;
+
+  // Empties a file that is there.
   static File create(const std::filesystem::path& path, Storage storage = Storage::disk);
   // Kind badData for a file that is no HDF5 or is truncated, kind file when the system refuses.
   static File open(const std::filesystem::path& path);
 
+  // False for links that are not followed, too.
   bool has(const std::string& path) const;
   // Names of the members of a group, sorted.
   std::vector<std::string> members(const std::string& group) const;
@@ -83,7 +110,9 @@ class File {
   Dataset createGrowing(const std::string& path, base::DType type, std::int64_t chunk);
   Dataset createVirtual(const std::string& path, base::DType type, const base::Shape& shape,
                         std::span<const VirtualPiece> pieces);
-  Dataset dataset(const std::string& path) const;
+  // Only the room in the file: somebody else writes count() elements at offset(). At least one element.
+  Dataset createReserved(const std::string& path, base::DType type, const base::Shape& shape);
+  Dataset dataset(const std::string& path, VirtualSources sources = VirtualSources::refused) const;
 
   void writeText(const std::string& path, const std::string& text);
   std::string readText(const std::string& path) const;
@@ -94,17 +123,26 @@ class File {
   std::optional<std::string> textAttribute(const std::string& object, const std::string& name) const;
   std::optional<std::int64_t> integerAttribute(const std::string& object, const std::string& name) const;
 
-  // The bytes of a file held in memory.
+  // A file held in memory is closed by either of these. Its bytes, or its size and part of its bytes; those of reserved
+  // datasets are zeros and take no memory until they are copied here.
   std::vector<std::byte> image();
-  // Flushes and closes; throws where the destructor could not.
+  std::int64_t imageSize();
+  void copyImage(std::int64_t offset, std::span<std::byte> target);
+
+  // Flushes and closes; throws where the destructor could not. Datasets still held are closed as well.
   void close();
   const std::filesystem::path& path() const { return path_; }
 
  private:
-  File(Handle handle, std::filesystem::path path) : handle_(std::move(handle)), path_(std::move(path)) {}
+  File() = default;
 
-  Handle handle_;
+  // "file.h5:/path" for messages.
+  std::string placeOf(const std::string& path) const { return path_.string() + ":" + path; }
+
   std::filesystem::path path_;
+  std::shared_ptr<detail::Output> output_;  // of a file under construction; outlives the handle
+  std::int64_t size_ = 0;                   // in bytes, of a file that is read
+  Handle handle_;
 };
 
 std::string libraryVersion();

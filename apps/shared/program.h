@@ -17,6 +17,7 @@
 
 #include <CLI/CLI.hpp>
 #include <functional>
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -33,23 +34,25 @@ struct CommonOptions {
   int threads = 1;  // already set as OpenMP's thread count
   base::LogLevel logLevel = base::LogLevel::info;
   bool json = false;  // one JSON document on stdout (printJson)
+  // Every option of the command as it is used, defaults included, by its name without dashes.
+  std::map<std::string, std::string> used = {};
 };
 
 // One thing that a program does. `tokenize train` has the name "train"; the only command of a program has none.
 struct Command {
-  std::string name;
-  std::string purpose;
-  std::function<void(CLI::App& options)> declare;
+  std::string name = {};
+  std::string purpose = {};
+  std::function<void(CLI::App& options)> declare = {};
   // Called after parsing, on every rank; the result is the exit code. Errors thrown are reported by comm::Session.
-  std::function<int(comm::Communicator& world, const CommonOptions& common)> run;
+  std::function<int(comm::Communicator& world, const CommonOptions& common)> run = {};
 };
 
 struct Program {
-  std::string name;
-  std::string purpose;
-  std::vector<Command> commands;
+  std::string name = {};
+  std::string purpose = {};
+  std::vector<Command> commands = {};
   // More lines of --version, given by rooms: {"SIMD", "AVX-512"}.
-  std::vector<std::pair<std::string, std::string>> versions;
+  std::vector<std::pair<std::string, std::string>> versions = {};
 };
 
 // The body of main: starts MPI and logging, parses, runs, and returns the exit code.

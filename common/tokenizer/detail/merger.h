@@ -1,0 +1,49 @@
+#pragma once
+// Byte-pair merging of one word: again and again the adjacent pair of lowest rank, the leftmost among equals.
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "common/tokenizer/definition.h"
+#include "common/tokenizer/detail/vocabulary.h"
+
+namespace tandem::tokenizer::detail {
+
+class Merger {
+ public:
+  Merger(const Definition& definition, const Vocabulary& vocabulary);
+
+  // Words up to this many bytes are merged on the stack, scanning for the lowest rank; longer ones with a heap, in
+  // time n log n.
+  static constexpr std::size_t shortWord = 64;
+
+  // Appends the tokens of a word. Throws Error of kind badData, naming the byte, if a byte has no token and the
+  // vocabulary has no unknown token.
+  void merge(std::string_view word, std::vector<TokenId>& ids) const;
+  // The same for a word of up to shortWord bytes; ids has room for as many. Returns how many tokens there are.
+  std::size_t mergeShort(std::string_view word, TokenId* ids) const;
+
+ private:
+  // A rank in the upper half and the merged token in the lower: the smallest is the merge to apply.
+  using RankedToken = std::uint64_t;
+  static constexpr RankedToken noMerge = ~RankedToken{0};
+  struct Slot {
+    std::uint64_t pair = ~std::uint64_t{0};
+    RankedToken merged = noMerge;
+  };
+
+  RankedToken find(TokenId left, TokenId right) const;
+  std::size_t bytesToTokens(std::string_view word, TokenId* ids) const;
+  void mergeLong(std::string_view word, std::vector<TokenId>& ids) const;
+  void insert(TokenId left, TokenId right, RankedToken merged);
+
+  std::vector<Slot> slots_;  // open addressing, a power of two, at most half full
+  std::array<TokenId, 256> byteTokens_;
+  std::optional<TokenId> unknown_;
+  bool fusesUnknown_;
+};
+
+}  // namespace tandem::tokenizer::detail

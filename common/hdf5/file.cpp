@@ -55,8 +55,7 @@ void setAttributeOf(const Handle& object, const std::string& name, const Handle&
 
 void setTextAttributeOf(const Handle& object, const std::string& name, const std::string& value,
                         const std::string& place) {
-  const char* text = value.c_str();
-  setAttributeOf(object, name, detail::makeTextType(), static_cast<const void*>(&text), place);
+  setAttributeOf(object, name, detail::makeTextType(value.size()), value.c_str(), place);
 }
 
 Handle createDataset(const Handle& file, const std::string& path, base::DType type, const Handle& space,
@@ -210,10 +209,7 @@ Dataset File::dataset(const std::string& path, VirtualSources sources) const {
 
 void File::writeText(const std::string& path, const std::string& text) {
   const Lock lock;
-  const Handle type(check(H5Tcopy(H5T_C_S1), internal, "cannot make a text type"));
-  check(H5Tset_size(raw(type), std::max<std::size_t>(1, text.size())), internal, "cannot make a text type");
-  check(H5Tset_strpad(raw(type), H5T_STR_NULLPAD), internal, "cannot make a text type");
-  check(H5Tset_cset(raw(type), H5T_CSET_UTF8), internal, "cannot make a text type");
+  const Handle type = detail::makeTextType(text.size());
   const Handle space(check(H5Screate(H5S_SCALAR), internal, "cannot make a space"));
   const Handle dataset(check(
       H5Dcreate2(raw(handle_), path.c_str(), raw(type), raw(space), raw(makeLinkList()), H5P_DEFAULT, H5P_DEFAULT),
@@ -230,18 +226,7 @@ std::string File::readText(const std::string& path) const {
   detail::checkNoForeignStorage(dataset, place);
   const Handle type(check(H5Dget_type(raw(dataset)), ErrorKind::badData, "cannot read the type of " + place));
   const Handle space(check(H5Dget_space(raw(dataset)), ErrorKind::badData, "cannot read the shape of " + place));
-  if (H5Tget_class(raw(type)) != H5T_STRING || H5Sget_simple_extent_npoints(raw(space)) != 1) {
-    throw Error(ErrorKind::badData, place + " is not one text");
-  }
-  if (H5Tis_variable_str(raw(type)) > 0) {
-    char* text = nullptr;
-    check(H5Dread(raw(dataset), raw(type), H5S_ALL, H5S_ALL, H5P_DEFAULT, static_cast<void*>(&text)),
-          ErrorKind::badData, "cannot read " + place);
-    const std::string result = text == nullptr ? "" : text;
-    H5free_memory(text);
-    return result;
-  }
-  const std::size_t size = H5Tget_size(raw(type));
+  const std::size_t size = detail::textLength(type, space, place);
   if (!output_ && size > H5Dget_storage_size(raw(dataset))) {
     throw Error(ErrorKind::badData, place + " claims to be longer than what its file holds of it");
   }

@@ -1,5 +1,7 @@
 #include "common/hdf5/detail/types.h"
 
+#include <algorithm>
+
 #include "common/hdf5/detail/library.h"
 
 namespace tandem::hdf5::detail {
@@ -80,30 +82,34 @@ std::optional<DType> parseType(const Handle& type) {
   }
 }
 
-Handle makeTextType() {
+Handle makeTextType(std::size_t length) {
   Handle type(check(H5Tcopy(H5T_C_S1), internal, "cannot make a text type"));
-  check(H5Tset_size(raw(type), H5T_VARIABLE), internal, "cannot make a text type");
+  check(H5Tset_size(raw(type), std::max<std::size_t>(1, length)), internal, "cannot make a text type");
+  check(H5Tset_strpad(raw(type), H5T_STR_NULLPAD), internal, "cannot make a text type");
   check(H5Tset_cset(raw(type), H5T_CSET_UTF8), internal, "cannot make a text type");
   return type;
+}
+
+std::size_t textLength(const Handle& type, const Handle& space, const std::string& place) {
+  if (H5Tget_class(raw(type)) != H5T_STRING || H5Sget_simple_extent_npoints(raw(space)) != 1) {
+    throw base::Error(base::ErrorKind::badData, place + " is not one text");
+  }
+  if (H5Tis_variable_str(raw(type)) > 0) {
+    throw base::Error(base::ErrorKind::badData,
+                      place + " is a text of variable length, which is not read; store it with a fixed length");
+  }
+  return H5Tget_size(raw(type));
 }
 
 std::string readTextAttribute(const Handle& attribute, const std::string& place) {
   const auto kind = base::ErrorKind::badData;
   const Handle type(check(H5Aget_type(raw(attribute)), kind, "cannot read the type of " + place));
   const Handle space(check(H5Aget_space(raw(attribute)), kind, "cannot read the shape of " + place));
-  if (H5Tget_class(raw(type)) != H5T_STRING || H5Sget_simple_extent_npoints(raw(space)) != 1) {
-    throw base::Error(kind, place + " is not one text");
-  }
-  if (H5Tis_variable_str(raw(type)) > 0) {
-    char* text = nullptr;
-    check(H5Aread(raw(attribute), raw(type), static_cast<void*>(&text)), kind, "cannot read " + place);
-    const std::string result = text == nullptr ? "" : text;
-    H5free_memory(text);
-    return result;
-  }
-  std::string result(H5Tget_size(raw(type)), '\0');  // no larger than the object header that was read
-  check(H5Aread(raw(attribute), raw(type), result.data()), kind, "cannot read " + place);
-  return result.substr(0, result.find('\0'));
+  std::string text(textLength(type, space, place), '\0');
+  if (text.size() > H5Aget_storage_size(raw(attribute))) throw base::Error(kind, place + " is damaged");
+  check(H5Aread(raw(attribute), raw(type), text.data()), kind, "cannot read " + place);
+  text.erase(text.find_last_not_of('\0') + 1);
+  return text;
 }
 
 }  // namespace tandem::hdf5::detail

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <string>
+#include <unordered_map>
 #include <variant>
 #include <vector>
 
@@ -98,10 +99,11 @@ struct Node {
 
 class Program {
  public:
-  // The name must be new.
+  // Throws Error of kind usage when there is a tensor of that name already.
   TensorId addTensor(const std::string& name, const Shape& shape, DType type, Role role);
   Node& addNode(Operator op, std::vector<TensorId> inputs, std::vector<TensorId> outputs, Attributes attributes = {});
 
+  // The name of a tensor is not to be changed.
   const Tensor& tensor(TensorId id) const { return tensors_[static_cast<std::size_t>(id)]; }
   Tensor& tensor(TensorId id) { return tensors_[static_cast<std::size_t>(id)]; }
   const std::vector<Tensor>& tensors() const { return tensors_; }
@@ -122,6 +124,7 @@ class Program {
  private:
   std::vector<Tensor> tensors_;
   std::vector<Node> nodes_;
+  std::unordered_map<std::string, TensorId> byName_;
   std::int32_t layer_ = -1;
 };
 

@@ -1,0 +1,115 @@
+// Where each activation lies: offline placement of buffers with known lives. The problem is NP-hard; placing them one
+// after the other at the lowest free offset, in a few sensible orders, comes close to the lower bound (the most that is
+// alive at once), since a training step is nearly a stack.
+
+#include <algorithm>
+#include <functional>
+#include <numeric>
+
+#include "common/graph/detail/lifetimes.h"
+#include "common/graph/passes.h"
+
+namespace tandem::graph {
+namespace {
+
+using detail::Buffer;
+
+std::int64_t peakOf(const std::vector<Buffer>& buffers, std::size_t nodes) {
+  std::vector<std::int64_t> change(nodes + 1, 0);
+  for (const Buffer& buffer : buffers) {
+    change[buffer.first] += buffer.bytes;
+    change[buffer.last + 1] -= buffer.bytes;
+  }
+  std::int64_t alive = 0, peak = 0;
+  for (const std::int64_t step : change) {
+    alive += step;
+    peak = std::max(peak, alive);
+  }
+  return peak;
+}
+
+struct Placed {
+  std::int64_t begin, end;
+  std::size_t first, last;
+};
+
+struct Placement {
+  std::vector<std::int64_t> offsets;  // by buffer
+  std::int64_t arena = 0;
+};
+
+enum class Fit { lowest, tightest };
+
+// The offset for a buffer among those placed already, which are sorted by offset.
+std::int64_t offsetFor(const Buffer& buffer, const std::vector<Placed>& placed, Fit fit) {
+  std::int64_t end = 0, best = -1, bestGap = 0;
+  for (const Placed& other : placed) {
+    if (other.last < buffer.first || buffer.last < other.first) continue;
+    const std::int64_t gap = other.begin - end;
+    if (gap >= buffer.bytes && (best < 0 || gap < bestGap)) {
+      if (fit == Fit::lowest) return end;
+      best = end;
+      bestGap = gap;
+    }
+    end = std::max(end, other.end);
+  }
+  return best >= 0 ? best : end;
+}
+
+Placement place(const std::vector<Buffer>& buffers, const std::vector<std::size_t>& order, Fit fit) {
+  Placement result;
+  result.offsets.assign(buffers.size(), 0);
+  std::vector<Placed> placed;
+  placed.reserve(buffers.size());
+  for (const std::size_t index : order) {
+    const Buffer& buffer = buffers[index];
+    const std::int64_t offset = offsetFor(buffer, placed, fit);
+    const Placed entry{offset, offset + buffer.bytes, buffer.first, buffer.last};
+    placed.insert(std::ranges::upper_bound(placed, offset, {}, &Placed::begin), entry);
+    result.offsets[index] = offset;
+    result.arena = std::max(result.arena, entry.end);
+  }
+  return result;
+}
+
+// Longest lives first suits the stack of kept activations; largest first suits what is left between.
+Placement bestPlacement(const std::vector<Buffer>& buffers, std::int64_t peak) {
+  using Key = std::function<double(const Buffer&)>;
+  const auto life = [](const Buffer& buffer) { return static_cast<double>(buffer.last - buffer.first + 1); };
+  const auto size = [](const Buffer& buffer) { return static_cast<double>(buffer.bytes); };
+  const Key keys[] = {size, life, [&](const Buffer& buffer) { return size(buffer) * life(buffer); },
+                      [](const Buffer& buffer) { return -static_cast<double>(buffer.first); },
+                      [](const Buffer& buffer) { return static_cast<double>(buffer.last); }};
+  Placement best;
+  for (const Key& key : keys) {
+    std::vector<std::size_t> order(buffers.size());
+    std::iota(order.begin(), order.end(), std::size_t{0});
+    std::ranges::stable_sort(
+        order, [&](std::size_t left, std::size_t right) { return key(buffers[left]) > key(buffers[right]); });
+    for (const Fit fit : {Fit::lowest, Fit::tightest}) {
+      Placement candidate = place(buffers, order, fit);
+      if (best.offsets.empty() || candidate.arena < best.arena) best = std::move(candidate);
+      if (best.arena == peak) return best;
+    }
+  }
+  return best;
+}
+
+}  // namespace
+
+MemoryPlan planMemory(const Program& program) {
+  const std::vector<Buffer> buffers = detail::buffersOf(program);
+  MemoryPlan plan;
+  plan.offsets.assign(program.tensors().size(), -1);
+  plan.peakLiveBytes = peakOf(buffers, program.nodes().size());
+  const Placement placement = bestPlacement(buffers, plan.peakLiveBytes);
+  plan.arenaBytes = placement.arena;
+  for (std::size_t index = 0; index < buffers.size(); ++index) {
+    for (const TensorId id : buffers[index].tensors) {
+      plan.offsets[static_cast<std::size_t>(id)] = placement.offsets[index];
+    }
+  }
+  return plan;
+}
+
+}  // namespace tandem::graph

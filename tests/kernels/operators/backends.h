@@ -1,0 +1,21 @@
+#pragma once
+// The backends that this build has, as the harness runs them.
+
+#include <string>
+#include <vector>
+
+#include "kernels/backend.h"
+
+namespace tandem::kernels::test {
+
+struct BackendChoice {
+  std::string name;
+  bool hasThreads = false;
+  std::vector<std::string> matrixLibraries;
+};
+const std::vector<BackendChoice>& backendChoices();
+
+// Made once for each thread count and matrix library; 0 threads and "auto" are the backend's own choice.
+Backend& backendFor(const BackendChoice& choice, int threads = 0, const std::string& matrixLibrary = "auto");
+
+}  // namespace tandem::kernels::test

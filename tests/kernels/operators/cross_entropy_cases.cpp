@@ -1,0 +1,83 @@
+#include "tests/kernels/operators/label.h"
+#include "tests/kernels/operators/operator_case.h"
+
+namespace tandem::kernels::test {
+
+namespace {
+
+enum class Gradients { none, input, both };
+
+struct Options {
+  std::int64_t rows, width, vocabulary;
+  double masked = 0;  // share of the rows without a target
+  Gradients gradients = Gradients::both;
+  bool accumulate = false;
+  double deviation = 1;
+};
+
+std::string nameOf(const Options& o) {
+  static const char* const gradients[] = {"_lossOnly", "_frozenHead", ""};
+  return label({{"rows", o.rows}, {"width", o.width}, {"vocabulary", o.vocabulary}}) +
+         (o.masked >= 1  ? "_allMasked"
+          : o.masked > 0 ? "_masked"
+                         : "") +
+         gradients[static_cast<int>(o.gradients)] + (o.accumulate ? "_accumulate" : "") +
+         (o.deviation > 1 ? "_sharp" : "");
+}
+
+Case makeCase(const Options& o) {
+  Case c("linearCrossEntropy", nameOf(o));
+  c.tensor("input", {o.rows, o.width}, normal(o.deviation));
+  c.tensor("weight", {o.vocabulary, o.width}, normal(0.3));
+  c.index("targets", {o.rows}, targets(o.vocabulary, o.masked));
+  c.result("losses", {o.rows}, Storage::single);
+  if (o.gradients != Gradients::none) {
+    c.single("gradScale", {1}, constant(0.37));
+    c.result("gradInput", {o.rows, o.width});
+  }
+  if (o.gradients == Gradients::both && o.accumulate) c.single("gradWeight", {o.vocabulary, o.width}, normal());
+  if (o.gradients == Gradients::both && !o.accumulate) {
+    c.result("gradWeight", {o.vocabulary, o.width}, Storage::single);
+  }
+  const double products = o.gradients == Gradients::none ? 1 : o.gradients == Gradients::input ? 2 : 3;
+  c.step("LinearCrossEntropy", 2 * products * static_cast<double>(o.rows * o.width * o.vocabulary),
+         [accumulate = o.accumulate](Operands& v, Backend& backend, Stream& stream) {
+           backend.run(LinearCrossEntropy{.input = v.in("input"),
+                                          .weight = v.in("weight"),
+                                          .targets = v.in("targets"),
+                                          .gradScale = v.in("gradScale"),
+                                          .losses = v.out("losses"),
+                                          .gradInput = v.out("gradInput"),
+                                          .gradWeight = v.out("gradWeight"),
+                                          .accumulateWeight = accumulate},
+                       stream);
+         });
+  if (o.gradients != Gradients::none) c.loss("losses", "gradScale").derivative("input", "gradInput");
+  if (o.gradients == Gradients::both && !o.accumulate) c.derivative("weight", "gradWeight");
+  return o.deviation > 1 ? c.tolerance(1e-4, 2e-2) : c.tolerance(2e-5, 2e-2);
+}
+
+}  // namespace
+
+void addCrossEntropyCases(Registry& registry) {
+  for (const Options& options : {
+           Options{1, 3, 5},
+           Options{3, 17, 65},
+           Options{17, 64, 97, 0.3},
+           Options{33, 65, 257, 0, Gradients::both, true},
+           Options{70, 32, 1001, 0.1},
+           Options{17, 33, 65, 1, Gradients::both, true},
+           Options{17, 33, 65, 1},
+           Options{9, 96, 131, 0.3, Gradients::input},
+           Options{9, 80, 333, 0.3, Gradients::none},
+           Options{9, 48, 97, 0.3, Gradients::both, false, 30},
+           Options{0, 16, 33, 0},
+           Options{0, 16, 33, 0, Gradients::both, true},
+       }) {
+    registry.cases.push_back(makeCase(options));
+  }
+  registry.timed.push_back(makeCase({1024, 768, 50257}));
+  registry.timed.push_back(makeCase({1024, 384, 4096, 0, Gradients::none}));
+}
+
+}  // namespace tandem::kernels::test

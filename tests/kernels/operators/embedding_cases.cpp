@@ -1,0 +1,76 @@
+#include "tests/kernels/operators/label.h"
+#include "tests/kernels/operators/operator_case.h"
+
+namespace tandem::kernels::test {
+
+namespace {
+
+struct Options {
+  std::int64_t batch, time, vocabulary, width;
+  bool positions = false, accumulate = false;
+};
+
+Case makeCase(const Options& o) {
+  const double elements = static_cast<double>(o.batch * o.time * o.width);
+  Case c("embedding", label({{"batch", o.batch}, {"time", o.time}, {"vocabulary", o.vocabulary}, {"width", o.width}}) +
+                          (o.positions ? "_positions" : "") + (o.accumulate ? "_accumulate" : ""));
+  c.index("tokens", {o.batch, o.time}, uniformIndex(o.vocabulary));
+  c.tensor("weight", {o.vocabulary, o.width}, normal());
+  c.result("output", {o.batch, o.time, o.width});
+  c.tensor("gradOutput", {o.batch, o.time, o.width}, normal());
+  const auto gradient = [&](const std::string& name, const Shape& shape) {
+    if (o.accumulate) {
+      c.single(name, shape, normal());
+    } else {
+      c.result(name, shape, Storage::single);
+    }
+  };
+  gradient("gradWeight", {o.vocabulary, o.width});
+  if (o.positions) {
+    c.index("positions", {o.batch, o.time}, uniformIndex(o.time + 2));
+    c.tensor("positionWeight", {o.time + 2, o.width}, normal());
+    gradient("gradPositionWeight", {o.time + 2, o.width});
+  }
+  c.step("Embedding", o.positions ? elements : 0, [](Operands& v, Backend& backend, Stream& stream) {
+    backend.run(Embedding{.tokens = v.in("tokens"),
+                          .positions = v.in("positions"),
+                          .weight = v.in("weight"),
+                          .positionWeight = v.in("positionWeight"),
+                          .output = v.out("output")},
+                stream);
+  });
+  c.step("EmbeddingBackward", elements, [accumulate = o.accumulate](Operands& v, Backend& backend, Stream& stream) {
+    backend.run(EmbeddingBackward{.tokens = v.in("tokens"),
+                                  .positions = v.in("positions"),
+                                  .gradOutput = v.in("gradOutput"),
+                                  .gradWeight = v.out("gradWeight"),
+                                  .gradPositionWeight = v.out("gradPositionWeight"),
+                                  .accumulateWeight = accumulate,
+                                  .accumulatePositionWeight = accumulate},
+                stream);
+  });
+  if (!o.accumulate) {
+    c.loss("output", "gradOutput").derivative("weight", "gradWeight");
+    if (o.positions) c.derivative("positionWeight", "gradPositionWeight");
+  }
+  return c;
+}
+
+}  // namespace
+
+void addEmbeddingCases(Registry& registry) {
+  for (const Options& options : {
+           Options{1, 1, 1, 1},
+           Options{1, 3, 5, 3, true},
+           Options{2, 17, 5, 17, true},
+           Options{2, 17, 65, 65},
+           Options{3, 5, 1001, 96, true, true},
+           Options{1, 65, 97, 128, false, true},
+           Options{0, 4, 7, 16, true},
+       }) {
+    registry.cases.push_back(makeCase(options));
+  }
+  registry.timed.push_back(makeCase({4, 256, 50257, 768, true}));
+}
+
+}  // namespace tandem::kernels::test

@@ -1,0 +1,119 @@
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstring>
+#include <thread>
+
+#include "tests/kernels/operators/backends.h"
+#include "tests/kernels/operators/modes.h"
+#include "tests/kernels/operators/workspace.h"
+
+namespace tandem::kernels::test {
+
+namespace {
+
+// The shortest of the repetitions that fit into a quarter of a second, three at least.
+template <class Work>
+double secondsOf(Work work) {
+  using Clock = std::chrono::steady_clock;
+  work();
+  double best = 1e30, total = 0;
+  for (int repetition = 0; repetition < 3 || total < 0.25; ++repetition) {
+    const auto begin = Clock::now();
+    work();
+    const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
+    best = std::min(best, seconds);
+    total += seconds;
+  }
+  return best;
+}
+
+// Bytes a second, read and written, of a copy by as many threads as the backend uses.
+double copyBandwidth(int threads) {
+  constexpr std::size_t bytes = std::size_t{64} << 20;
+  std::vector<std::byte> source(bytes, std::byte{1}), target(bytes);
+  const std::size_t share = bytes / static_cast<std::size_t>(threads);
+  const double seconds = secondsOf([&] {
+    std::vector<std::jthread> workers;
+    for (std::size_t begin = 0; begin + share <= bytes; begin += share) {
+      workers.emplace_back([&, begin] { std::memcpy(target.data() + begin, source.data() + begin, share); });
+    }
+  });
+  return 2.0 * static_cast<double>(bytes) / seconds;
+}
+
+Case squareProduct(std::int64_t size) {
+  Case c("ceiling", "product");
+  c.tensor("input", {size, size}, normal()).tensor("weight", {size, size}, normal()).result("output", {size, size});
+  return c.step("Linear", 2 * static_cast<double>(size * size * size),
+                [](Operands& v, Backend& backend, Stream& stream) {
+                  backend.run(Linear{.input = v.in("input"),
+                                     .weight = v.in("weight"),
+                                     .bias = {},
+                                     .preActivation = {},
+                                     .output = v.out("output")},
+                              stream);
+                });
+}
+
+double productRate(Backend& backend) {
+  const Case recipe = squareProduct(1024);
+  Placement place(backend, Image(recipe, DType::f32, 1));
+  return recipe.steps[0].flops / secondsOf([&] { place.run(recipe.steps[0]); });
+}
+
+// What the last step asked for, read or written once.
+double bytesTouched(const Case& recipe, const Operands& operands, DType varied) {
+  double bytes = 0;
+  for (const auto* names : {&operands.read(), &operands.written()}) {
+    for (const std::string& name : *names) {
+      const Operand& operand = recipe.operand(name);
+      bytes += static_cast<double>(operand.shape.count() * base::byteSize(elementType(operand.storage, varied)));
+    }
+  }
+  return bytes;
+}
+
+struct Ceilings {
+  double flops, bytes;
+};
+
+void timeCase(const Case& recipe, DType type, Backend& backend, const Ceilings& ceilings) {
+  Placement place(backend, Image(recipe, type, 1));
+  for (const Step& step : recipe.steps) {
+    const double seconds = secondsOf([&] { place.run(step); });
+    const double flopRate = step.flops / seconds, byteRate = bytesTouched(recipe, place.operands, type) / seconds;
+    std::printf("%-22s %-62s %-9s %10.3f ms %9.1f GFLOP/s %4.0f %% %8.1f GB/s %4.0f %%\n", step.operatorName.c_str(),
+                recipe.name().c_str(), base::name(type), seconds * 1e3, flopRate * 1e-9,
+                100 * flopRate / ceilings.flops, byteRate * 1e-9, 100 * byteRate / ceilings.bytes);
+    std::fflush(stdout);
+  }
+}
+
+bool isWanted(const Case& recipe, const std::string& part) {
+  const auto contains = [&](const std::string& text) { return text.find(part) != std::string::npos; };
+  return contains(recipe.name()) || std::any_of(recipe.steps.begin(), recipe.steps.end(),
+                                                [&](const Step& step) { return contains(step.operatorName); });
+}
+
+}  // namespace
+
+void printPerformance(const ModeOptions& options) {
+  for (const BackendChoice& choice : backendChoices()) {
+    // The reference is not made to be fast: it is timed only when asked for by name.
+    if (options.backend.empty() ? choice.name == "reference" : choice.name != options.backend) continue;
+    Backend& backend = backendFor(choice, options.threads);
+    const int threads = options.threads > 0 ? options.threads : static_cast<int>(std::thread::hardware_concurrency());
+    const Ceilings ceilings{productRate(backend), copyBandwidth(threads)};
+    std::printf("%s\n", backend.description().c_str());
+    std::printf(
+        "ceilings: product of 1024 x 1024 matrices %.1f GFLOP/s, copy %.1f GB/s; percentages are shares of them\n",
+        ceilings.flops * 1e-9, ceilings.bytes * 1e-9);
+    for (const Case& recipe : registry().timed) {
+      if (!isWanted(recipe, options.operatorName)) continue;
+      for (const DType type : recipe.types) timeCase(recipe, type, backend, ceilings);
+    }
+  }
+}
+
+}  // namespace tandem::kernels::test

@@ -74,6 +74,7 @@ std::vector<Token> readTokens(std::string_view text, const std::string& origin) 
       fail("has the rank " + std::to_string(parsed->rank) + ", which is there already");
     }
   }
+  if (ofRank.empty()) throw base::Error(base::ErrorKind::badData, origin + ": there is no token in the file");
   std::vector<Token> tokens(ofRank.size());
   for (std::uint32_t rank = 0; rank < tokens.size(); ++rank) {
     const auto found = ofRank.find(rank);

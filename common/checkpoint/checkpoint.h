@@ -3,10 +3,13 @@
 //
 // A step is the folder RUN/checkpoints/step-00000100/. Every rank writes its pieces of the logical tensors into a file
 // of its own, shard-00003-of-00008.h5; checkpoint.h5, written last, shows each tensor whole, as a virtual dataset over
-// the shards, and holds the tokenizer, the configuration, the progress and the checksum of every shard.
+// the shards, and holds the tokenizer, the configuration, the progress, and a layout (JSON) with the size and checksum
+// of every shard and the place of every piece. checksums.xxh128 has the checksums of checkpoint.h5 and of all shards,
+// as `xxhsum --check` reads them.
 //
 // Commit: all is written and synced in step-00000100.partial/, which is then renamed, and the parent synced. A crash at
-// any moment leaves the step before it loadable. Steps beyond `keep` are deleted afterwards.
+// any moment leaves the step before it loadable. Steps beyond `keep` are deleted afterwards, each renamed to
+// step-00000050.deleting before.
 
 #include <cstdint>
 #include <filesystem>
@@ -34,7 +37,7 @@ struct Piece {
 struct LocalTensor {
   std::string name;  // HDF5 path below the root: "model/layers.0.attention.qkv.weight", "optimizer/first_moment/..."
   base::DType type = base::DType::f32;
-  base::Shape shape;  // of the whole tensor
+  base::Shape shape;  // of the whole tensor; a scalar is [1]
   std::vector<Piece> pieces;
 };
 
@@ -47,22 +50,34 @@ struct Metadata {
   std::string progress;       // sample index, tokens seen, random state, loss scale, best loss...
 };
 
+// Saves in the background. The step loop waits for one copy of what it saves, kept for the next save; then it calls
+// poll() once a step, which never blocks. A thread of low priority writes; it never communicates.
+//
 // Holds the run's lock: an output folder in use by another live process is an Error of kind usage. Removes what an
-// interrupted save or deletion left behind.
+// interrupted save or deletion left behind. All members but idle and failed are collective over the communicator.
 class Writer {
  public:
+  // keep: how many steps to leave in the folder, the new one included; 0 keeps all. Later steps than the one saved are
+  // left alone.
   Writer(comm::Communicator& communicator, std::filesystem::path run, int keep);
+  // Finishes the save under way (a failure is logged), but gives it up while an exception passes.
   ~Writer();
   Writer(const Writer&) = delete;
   Writer& operator=(const Writer&) = delete;
 
-  // Copies the pieces and returns; writing goes on in the background. Waits first for a save that is still going on.
-  // Collective.
+  // Copies the pieces and returns; writing goes on in the background. Finishes the save before it first. Replaces a
+  // step of the same number.
   void save(const Metadata& metadata, std::span<const LocalTensor> tensors);
-  // Waits for the save under way; throws on every rank if it failed on any, the previous step staying whole. Collective.
+  // Drives the save under way and never blocks, so that it is committed as soon as every rank has written its shard.
+  void poll();
+  // Waits for the save under way. When it failed on any rank, throws the reason on every rank: the step before stays
+  // whole and loadable, and nothing of this one is left.
   void finish();
-  // True when no save is going on. Not collective.
+  // True when no save is going on. Ranks learn of it at different times.
   bool idle() const;
+  // True when the save under way is known to have failed: finish() or the next save() will throw. Ranks learn of it at
+  // different times, so they have to agree (with the loss, say) before one calls finish().
+  bool failed() const;
 
  private:
   class Implementation;
@@ -89,8 +104,8 @@ class Reader {
   const std::filesystem::path& folder() const;
   const std::vector<Entry>& tensors() const;
   bool has(const std::string& name) const;
-  // Reads `count` elements of the flattened tensor from element `begin`, as stored. Not collective: a rank reads what it
-  // needs. Kind badData when the tensor is missing or another type or shape.
+  // Reads `count` elements of the flattened tensor from element `begin`, as stored. Not collective: a rank reads what
+  // it needs. Kind badData when the tensor is missing or another type or shape.
   void read(const std::string& name, base::DType type, const base::Shape& shape, std::int64_t begin, std::int64_t count,
             void* target) const;
 

@@ -1,0 +1,35 @@
+#pragma once
+// A shard as it will lie on the disk, in memory that is kept from save to save.
+//
+// HDF5 lays the file out and gives its metadata; the elements are copied straight to their final places. So there is
+// one copy, and writing the file is one sequential run over one buffer.
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "common/checkpoint/checkpoint.h"
+
+namespace tandem::checkpoint::detail {
+
+class ShardImage {
+ public:
+  ShardImage() = default;
+  ~ShardImage();
+  ShardImage(const ShardImage&) = delete;
+  ShardImage& operator=(const ShardImage&) = delete;
+
+  // Each tensor's local pieces become one dataset under its name, one after the other.
+  void build(const std::string& fileName, std::span<const LocalTensor> tensors);
+  std::span<const std::byte> bytes() const { return {data_, size_}; }
+
+ private:
+  void reserve(std::size_t size);
+
+  std::byte* data_ = nullptr;
+  std::size_t size_ = 0;
+  std::size_t capacity_ = 0;
+};
+
+}  // namespace tandem::checkpoint::detail

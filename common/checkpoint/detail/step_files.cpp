@@ -1,0 +1,140 @@
+#include "common/checkpoint/detail/step_files.h"
+
+#include <fcntl.h>
+
+#include <algorithm>
+#include <sstream>
+#include <vector>
+
+#include "common/base/error.h"
+#include "common/base/hash.h"
+#include "common/checkpoint/detail/folders.h"
+#include "common/hdf5/hdf5.h"
+
+namespace tandem::checkpoint::detail {
+namespace {
+
+namespace fs = std::filesystem;
+using base::Error;
+using base::ErrorKind;
+
+constexpr const char* formatName = "tandem-checkpoint";
+constexpr std::int64_t formatVersion = 1;
+
+void writeWhole(const fs::path& path, std::span<const std::byte> bytes) {
+  base::File file = base::File::create(path);
+  file.writeAt(0, bytes);
+  file.sync();
+  file.close();
+}
+
+// Each tensor as one virtual dataset over its pieces.
+void createTensor(hdf5::File& file, const PlacedTensor& tensor, const std::vector<Shard>& shards) {
+  std::vector<std::int64_t> sourceCounts(shards.size());
+  for (const PlacedPiece& piece : tensor.pieces) sourceCounts[static_cast<std::size_t>(piece.shard)] += piece.count;
+  std::vector<hdf5::VirtualPiece> pieces;
+  for (const PlacedPiece& piece : tensor.pieces) {
+    const auto shard = static_cast<std::size_t>(piece.shard);
+    pieces.push_back({shards[shard].file, "/" + tensor.name, sourceCounts[shard], piece.sourceBegin, piece.targetBegin,
+                      piece.count});
+  }
+  file.createVirtual(tensor.name, tensor.type, tensor.shape, pieces);
+}
+
+std::vector<std::byte> indexImage(const Metadata& metadata, const Layout& layout) {
+  hdf5::File file = hdf5::File::create(indexName, hdf5::File::Storage::memory);
+  file.setAttribute("/", "format", formatName);
+  file.setAttribute("/", "version", formatVersion);
+  file.setAttribute("/", "step", metadata.step);
+  file.writeText("tokenizer", metadata.tokenizer);
+  file.writeText("configuration", metadata.configuration);
+  file.writeText("options", metadata.options);
+  file.writeText("progress", metadata.progress);
+  file.writeText("layout", toText(layout));
+  for (const PlacedTensor& tensor : layout.tensors) createTensor(file, tensor, layout.shards);
+  return file.image();
+}
+
+// A line a file: hash, two spaces, name.
+std::string storedHash(const fs::path& folder, const std::string& name) {
+  std::istringstream lines(base::readFile(folder / checksumsName));
+  for (std::string hash, file; lines >> hash >> file;) {
+    if (file == name) return hash;
+  }
+  throw Error(ErrorKind::badData, (folder / checksumsName).string() + " has no checksum of " + name);
+}
+
+}  // namespace
+
+std::string writeShard(const base::File& file, std::span<const std::byte> bytes, const std::atomic<bool>& cancelled) {
+  constexpr std::size_t block = std::size_t{8} << 20;
+  base::Hasher hasher;
+  for (std::size_t done = 0; done < bytes.size(); done += block) {
+    if (cancelled) throw Error(ErrorKind::file, "the checkpoint was given up");
+    const auto part = bytes.subspan(done, std::min(block, bytes.size() - done));
+    const auto offset = static_cast<std::int64_t>(done);
+    file.writeAt(offset, part);
+    // The disk starts at once, while the next block is hashed and copied; only a hint.
+    ::sync_file_range(file.descriptor(), offset, static_cast<std::int64_t>(part.size()), SYNC_FILE_RANGE_WRITE);
+    hasher.update(part);
+  }
+  file.sync();
+  return hasher.hex();
+}
+
+void writeIndex(const fs::path& folder, const Metadata& metadata, const Layout& layout) {
+  const std::vector<std::byte> image = indexImage(metadata, layout);
+  writeWhole(folder / indexName, image);
+  base::Hasher hasher;
+  hasher.update(image);
+  std::string checksums = hasher.hex() + "  " + indexName + "\n";
+  for (const Shard& shard : layout.shards) {
+    std::error_code failure;
+    const auto size = fs::file_size(folder / shard.file, failure);
+    if (failure || static_cast<std::int64_t>(size) != shard.bytes) {
+      throw Error(ErrorKind::file, "the shard " + (folder / shard.file).string() +
+                                       " is not what was written: somebody changed or removed it");
+    }
+    checksums += shard.hash + "  " + shard.file + "\n";
+  }
+  writeWhole(folder / checksumsName, std::as_bytes(std::span(checksums)));
+  base::syncFolder(folder);
+}
+
+Index readIndex(const fs::path& folder) {
+  const fs::path path = folder / indexName;
+  if (storedHash(folder, indexName) != base::hashFile(path)) {
+    throw Error(ErrorKind::badData, path.string() + " does not match its checksum: it is damaged");
+  }
+  const hdf5::File file = hdf5::File::open(path);
+  if (file.textAttribute("/", "format") != formatName) {
+    throw Error(ErrorKind::badData, path.string() + " is no checkpoint: its attribute format is not " + formatName);
+  }
+  const std::int64_t version = file.integerAttribute("/", "version").value_or(0);
+  if (version != formatVersion) {
+    throw Error(ErrorKind::badData, path.string() + " has version " + std::to_string(version) +
+                                        " of the format; this program reads version " + std::to_string(formatVersion));
+  }
+  Index index;
+  index.metadata.step = file.integerAttribute("/", "step").value_or(0);
+  index.metadata.tokenizer = file.readText("tokenizer");
+  index.metadata.configuration = file.readText("configuration");
+  index.metadata.options = file.readText("options");
+  index.metadata.progress = file.readText("progress");
+  index.layout = parseLayout(file.readText("layout"));
+  return index;
+}
+
+void verifyShard(const fs::path& folder, const Shard& shard) {
+  const fs::path path = folder / shard.file;
+  const std::int64_t size = base::File::openForReading(path).size();
+  if (size != shard.bytes) {
+    throw Error(ErrorKind::badData, path.string() + " has " + std::to_string(size) + " bytes instead of " +
+                                        std::to_string(shard.bytes) + ": it is truncated or damaged");
+  }
+  if (base::hashFile(path) != shard.hash) {
+    throw Error(ErrorKind::badData, path.string() + " does not match its checksum: it is damaged");
+  }
+}
+
+}  // namespace tandem::checkpoint::detail

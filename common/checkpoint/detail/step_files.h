@@ -1,0 +1,33 @@
+#pragma once
+// The files of one step: writing and checking them.
+
+#include <atomic>
+#include <cstddef>
+#include <filesystem>
+#include <span>
+#include <string>
+
+#include "common/base/files.h"
+#include "common/checkpoint/checkpoint.h"
+#include "common/checkpoint/detail/layout.h"
+
+namespace tandem::checkpoint::detail {
+
+// Writes a shard into its open, empty file, durably, and returns its hash. Ends early, with an Error, once `cancelled`.
+std::string writeShard(const base::File& file, std::span<const std::byte> bytes, const std::atomic<bool>& cancelled);
+
+// Writes checkpoint.h5 and the checksums into the folder, where the shards lie already, durably.
+void writeIndex(const std::filesystem::path& folder, const Metadata& metadata, const Layout& layout);
+
+struct Index {
+  Metadata metadata;
+  Layout layout;
+};
+
+// Reads checkpoint.h5 and checks it against its checksum. Throws Error when it is not whole.
+Index readIndex(const std::filesystem::path& folder);
+
+// Throws Error when the shard is missing, of another size, or does not match its hash.
+void verifyShard(const std::filesystem::path& folder, const Shard& shard);
+
+}  // namespace tandem::checkpoint::detail

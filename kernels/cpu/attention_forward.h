@@ -190,13 +190,14 @@ inline void attendBlock(QueryTile& tile, const HeadPadding& head, std::int64_t b
   bool unchanged = true;
   for (std::int64_t panel = 0; panel < tile.panelCount(); ++panel) {
     const Range part = withinBlock(tile.panels[panel].any, blockBegin, keyBlock);
-    zeroOutside(keys, part, scratch.scores + panel * panelWidth);
     if (part.empty()) {
       std::fill_n(scratch.rescale + panel * panelWidth, panelWidth, 1.0f);
     } else {
       const bool same = weighPanel(tile, panel, head, blockBegin, part, scratch);
       unchanged = unchanged && same;
     }
+    // After the scores, which come in whole strips and so reach beyond the part.
+    zeroOutside(keys, part, scratch.scores + panel * panelWidth);
   }
   if (tile.started && !unchanged) rescaleOutput(tile, head, scratch.rescale);
   addValues(tile, head, blockBegin, keys, scratch);

@@ -2,6 +2,7 @@
 // block of rows is still in the cache.
 #include <algorithm>
 
+#include "kernels/cpu/few_rows_product.h"
 #include "kernels/cpu/float_rows.h"
 #include "kernels/cpu/matrix_product.h"
 #include "kernels/cpu/operators.h"
@@ -152,8 +153,8 @@ constexpr int inputSlot = 0, weightSlot = 1, productSlot = 2, sumsSlot = 3;
 // Rows whose product is computed before the next step goes over them: few enough for the cache, enough for the matrix
 // library to be at its best.
 std::int64_t blockRows(std::int64_t rows, std::int64_t width) {
-  constexpr std::int64_t floats = std::int64_t{1} << 20;  // 4 MB
-  const std::int64_t fitting = std::max<std::int64_t>(256, floats / std::max<std::int64_t>(1, width));
+  constexpr std::int64_t floats = std::int64_t{3} << 19;  // 6 MB
+  const std::int64_t fitting = std::max<std::int64_t>(512, floats / std::max<std::int64_t>(1, width));
   const std::int64_t blocks = (rows + fitting - 1) / fitting;
   return blocks <= 1 ? std::max<std::int64_t>(rows, 1) : (rows + blocks - 1) / blocks;
 }
@@ -164,16 +165,34 @@ void overRows(std::int64_t rows, std::int64_t width, const Context& context, con
                  [&](std::int64_t begin, std::int64_t end, int) { body(begin, end); });
 }
 
+// Nothing follows the product: float32 without bias and activation.
+bool isProductAlone(const Linear& call) {
+  return call.output.type == DType::f32 && !call.bias && !call.preActivation && call.activation == ActivationKind::none;
+}
+
 // The product of float32 goes straight to the output; for bfloat16 it is made apart and rounded at the end.
+ProductBlock blockOf(const Linear& call, std::int64_t firstRow, std::int64_t rows, std::int64_t firstColumn,
+                     std::int64_t columns, float*& product, Context& context) {
+  const std::int64_t outputs = call.weight.shape[0];
+  const bool inPlace = call.output.type == DType::f32;
+  product = inPlace ? elements<float>(call.output) + firstRow * outputs + firstColumn
+                    : scratchFloats(productSlot, rows * columns, context);
+  return ProductBlock{product, inPlace ? outputs : columns, firstRow, rows, firstColumn, columns};
+}
+
+void finishBlock(const Linear& call, const ProductBlock& block, const Context& context) {
+  if (isProductAlone(call)) return;
+  overRows(block.rows, block.columns, context, [&](std::int64_t begin, std::int64_t end) {
+    HWY_DYNAMIC_DISPATCH(finish)(call, block, begin, end);
+  });
+}
+
 void linearBlock(const Linear& call, std::int64_t firstRow, std::int64_t rows, std::int64_t firstColumn,
                  std::int64_t columns, const float* weight, Context& context) {
-  const std::int64_t inputs = call.weight.shape[1], outputs = call.weight.shape[0];
+  const std::int64_t inputs = call.weight.shape[1];
   const float* input = floatRows(call.input, firstRow, rows, inputSlot, context);
-  const bool inPlace = call.output.type == DType::f32;
-  ProductBlock block{nullptr, inPlace ? outputs : columns, firstRow, rows, firstColumn, columns};
-  float* product = inPlace ? elements<float>(call.output) + firstRow * outputs + firstColumn
-                           : scratchFloats(productSlot, rows * columns, context);
-  block.values = product;
+  float* product = nullptr;
+  const ProductBlock block = blockOf(call, firstRow, rows, firstColumn, columns, product, context);
   context.matrixProduct->multiply(ProductShape{.transposeB = true,
                                                .m = rows,
                                                .n = columns,
@@ -182,11 +201,14 @@ void linearBlock(const Linear& call, std::int64_t firstRow, std::int64_t rows, s
                                                .leadingB = inputs,
                                                .leadingC = block.leading},
                                   input, weight, product);
-  const bool finished = inPlace && !call.bias && !call.preActivation && call.activation == ActivationKind::none;
-  if (finished) return;
-  overRows(rows, columns, context, [&](std::int64_t begin, std::int64_t end) {
-    HWY_DYNAMIC_DISPATCH(finish)(call, block, begin, end);
-  });
+  finishBlock(call, block, context);
+}
+
+void linearOfFewRows(const Linear& call, Context& context) {
+  float* product = nullptr;
+  const ProductBlock block = blockOf(call, 0, call.input.shape.rows(), 0, call.weight.shape[0], product, context);
+  fewRowsProduct(call.input, call.weight, product, inputSlot, context);
+  finishBlock(call, block, context);
 }
 
 void gradInputBlock(const LinearBackwardInput& call, std::int64_t firstRow, std::int64_t rows, Context& context) {
@@ -243,11 +265,11 @@ void biasGradient(const LinearBackwardWeight& call, Context& context) {
 
 void run(const Linear& call, Context& context) {
   const std::int64_t rows = call.input.shape.rows();
+  if (rows <= fewRows) return linearOfFewRows(call, context);
   const std::int64_t outputs = call.weight.shape[0], inputs = call.weight.shape[1];
-  const bool exact = call.output.type == DType::f32;
-  const bool alone = exact && !call.bias && !call.preActivation && call.activation == ActivationKind::none;
-  const std::int64_t panel = exact ? std::max<std::int64_t>(outputs, 1) : convertibleRows(outputs, inputs);
-  const std::int64_t rowBlock = alone ? std::max<std::int64_t>(rows, 1) : blockRows(rows, std::min(panel, outputs));
+  const std::int64_t panel =
+      call.output.type == DType::f32 ? std::max<std::int64_t>(outputs, 1) : convertibleRows(outputs, inputs);
+  const std::int64_t rowBlock = isProductAlone(call) ? rows : blockRows(rows, std::min(panel, outputs));
   for (std::int64_t column = 0; column < outputs; column += panel) {
     const std::int64_t columns = std::min(panel, outputs - column);
     const float* weight = floatRows(call.weight, column, columns, weightSlot, context);

@@ -22,13 +22,7 @@ HWY_EXPORT(targetName);
 
 std::string simdTarget() { return HWY_DYNAMIC_DISPATCH(targetName)(); }
 
-bool hasAvx512() {
-#if HWY_ARCH_X86
-  return (hwy::SupportedTargets() & HWY_AVX3) != 0;
-#else
-  return false;
-#endif
-}
+bool isX86() { return HWY_ARCH_X86 != 0; }
 
 }  // namespace tandem::kernels::cpu
 #endif

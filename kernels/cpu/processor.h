@@ -8,6 +8,6 @@ namespace tandem::kernels::cpu {
 // The instruction set that the kernels will use on this machine: "AVX2", "AVX3" (AVX-512), "NEON", "SVE", ...
 std::string simdTarget();
 
-bool hasAvx512();
+bool isX86();
 
 }  // namespace tandem::kernels::cpu

@@ -6,6 +6,7 @@
 #include <functional>
 #include <numeric>
 
+#include "common/base/random.h"
 #include "common/graph/detail/lifetimes.h"
 #include "common/graph/passes.h"
 
@@ -72,27 +73,65 @@ Placement place(const std::vector<Buffer>& buffers, const std::vector<std::size_
   return result;
 }
 
+struct Candidate {
+  std::vector<std::size_t> order;
+  Fit fit = Fit::lowest;
+  Placement placement;
+};
+
 // Longest lives first suits the stack of kept activations; largest first suits what is left between.
-Placement bestPlacement(const std::vector<Buffer>& buffers, std::int64_t peak) {
+Candidate bestOfSortedOrders(const std::vector<Buffer>& buffers, std::int64_t peak) {
   using Key = std::function<double(const Buffer&)>;
   const auto life = [](const Buffer& buffer) { return static_cast<double>(buffer.last - buffer.first + 1); };
   const auto size = [](const Buffer& buffer) { return static_cast<double>(buffer.bytes); };
   const Key keys[] = {size, life, [&](const Buffer& buffer) { return size(buffer) * life(buffer); },
                       [](const Buffer& buffer) { return -static_cast<double>(buffer.first); },
                       [](const Buffer& buffer) { return static_cast<double>(buffer.last); }};
-  Placement best;
+  Candidate best;
   for (const Key& key : keys) {
     std::vector<std::size_t> order(buffers.size());
     std::iota(order.begin(), order.end(), std::size_t{0});
     std::ranges::stable_sort(
         order, [&](std::size_t left, std::size_t right) { return key(buffers[left]) > key(buffers[right]); });
     for (const Fit fit : {Fit::lowest, Fit::tightest}) {
-      Placement candidate = place(buffers, order, fit);
-      if (best.offsets.empty() || candidate.arena < best.arena) best = std::move(candidate);
-      if (best.arena == peak) return best;
+      Placement placement = place(buffers, order, fit);
+      if (best.order.empty() || placement.arena < best.placement.arena) best = {order, fit, std::move(placement)};
+      if (best.placement.arena == peak) return best;
     }
   }
   return best;
+}
+
+// A buffer that ends where the arena ends.
+std::size_t topmost(const std::vector<Buffer>& buffers, const Candidate& candidate) {
+  for (std::size_t place = 0;; ++place) {
+    const std::size_t index = candidate.order[place];
+    if (candidate.placement.offsets[index] + buffers[index].bytes == candidate.placement.arena) return place;
+  }
+}
+
+// Places the buffer that makes the arena as large as it is a random while earlier, again and again. Worth it for small
+// programs, where one tensor out of place is some percent of the whole; the effort is bounded for all.
+void improve(const std::vector<Buffer>& buffers, std::int64_t peak, Candidate& best) {
+  constexpr std::size_t comparisons = 20'000'000;
+  const std::size_t tries = std::min<std::size_t>(comparisons / (buffers.size() * buffers.size() / 2 + 1), 3000);
+  base::RandomStream random(0, 0);  // every rank has to come to the same plan
+  for (std::size_t attempt = 0; attempt < tries && best.placement.arena > peak; ++attempt) {
+    const std::size_t from = topmost(buffers, best);
+    if (from == 0) return;
+    Candidate moved = best;
+    const auto to = static_cast<std::ptrdiff_t>(random.nextBelow(from));
+    std::rotate(moved.order.begin() + to, moved.order.begin() + static_cast<std::ptrdiff_t>(from),
+                moved.order.begin() + static_cast<std::ptrdiff_t>(from) + 1);
+    moved.placement = place(buffers, moved.order, moved.fit);
+    if (moved.placement.arena <= best.placement.arena) best = std::move(moved);
+  }
+}
+
+Placement bestPlacement(const std::vector<Buffer>& buffers, std::int64_t peak) {
+  Candidate best = bestOfSortedOrders(buffers, peak);
+  if (!buffers.empty()) improve(buffers, peak, best);
+  return best.placement;
 }
 
 }  // namespace

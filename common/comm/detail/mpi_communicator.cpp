@@ -6,6 +6,7 @@
 #include "common/comm/detail/checks.h"
 #include "common/comm/detail/float16.h"
 #include "common/comm/detail/mpi_request.h"
+#include "common/comm/detail/reduce_scatter.h"
 #include "common/comm/detail/watchdog.h"
 #include "common/comm/session.h"
 
@@ -14,7 +15,7 @@ namespace {
 
 using base::DType;
 
-constexpr int internalTag = 32767;  // the largest that MPI promises; the contract's tags end below it
+constexpr int largestTag = 32767;  // that MPI promises
 std::int64_t pieceLimit = std::int64_t{256} << 20;
 
 // How a type travels. The 16-bit floats are never reduced as such.
@@ -71,6 +72,7 @@ class MpiCommunicator : public Communicator {
   MpiCommunicator(MPI_Comm handle, WaitedSeconds waited) : handle_(handle), waited_(std::move(waited)) {
     checkMpi(MPI_Comm_rank(handle_, &rank_), "MPI_Comm_rank");
     checkMpi(MPI_Comm_size(handle_, &size_), "MPI_Comm_size");
+    checkMpi(MPI_Comm_dup(handle_, &exchanges_), "MPI_Comm_dup");
     MPI_Comm host = MPI_COMM_NULL;
     checkMpi(MPI_Comm_split_type(handle_, MPI_COMM_TYPE_SHARED, rank_, MPI_INFO_NULL, &host), "MPI_Comm_split_type");
     checkMpi(MPI_Comm_size(host, &ranksOnThisHost_), "MPI_Comm_size");
@@ -78,7 +80,9 @@ class MpiCommunicator : public Communicator {
   }
 
   ~MpiCommunicator() override {
-    if (std::uncaught_exceptions() == 0) MPI_Comm_free(&handle_);  // collective: not when the ranks may disagree
+    if (std::uncaught_exceptions() > 0) return;  // freeing is collective: not when the ranks may disagree
+    MPI_Comm_free(&exchanges_);
+    MPI_Comm_free(&handle_);
   }
 
   int rank() const override { return rank_; }
@@ -128,11 +132,12 @@ class MpiCommunicator : public Communicator {
         "the buffers of an all-to-all must be as long as their counts say");
     const CallScope scope("all-to-all", bytes(given), *waited_);
     MpiRequest request("all-to-all", bytes(given), waited_);
+    const Channel channel = nextExchange();
     std::int64_t begin = 0;
     for (int source = 0; source < size_; ++source) {
       const std::int64_t count = receivedCounts[static_cast<std::size_t>(source)];
       if (source != rank_)
-        addReceive(request, {at(received.data, begin, received.type), received.type, count}, source, internalTag);
+        addReceive(request, {at(received.data, begin, received.type), received.type, count}, source, channel);
       begin += count;
     }
     begin = 0;
@@ -142,7 +147,7 @@ class MpiCommunicator : public Communicator {
         TANDEM_ASSERT(count == receivedCounts[static_cast<std::size_t>(rank_)], "a rank gives itself what it receives");
         copyOwn({at(given.data, begin, given.type), given.type, count}, received, receivedCounts);
       } else {
-        addSend(request, {at(given.data, begin, given.type), given.type, count}, destination, internalTag);
+        addSend(request, {at(given.data, begin, given.type), given.type, count}, destination, channel);
       }
       begin += count;
     }
@@ -179,38 +184,22 @@ class MpiCommunicator : public Communicator {
   std::unique_ptr<Request> startReduceScatter(ConstBuffer given, Buffer received,
                                               std::span<const std::int64_t> counts) override {
     checkPieces(*this, given, received, counts);
-    auto request = std::make_unique<MpiRequest>("reduce-scatter", bytes(given), waited_);
-    ConstBuffer work = given;
-    Buffer result = received;
-    if (isFloat16(given.type)) {
-      float* const staging = request->makeStaging(given.count);
-      widen(given.data, given.type, given.count, staging);
-      float* const own = staging + sum(counts.first(static_cast<std::size_t>(rank_)));
-      work = {staging, DType::f32, given.count};
-      result = {own, DType::f32, received.count};
-      request->whenComplete([received, own] { narrow(own, received.count, received.type, received.data); });
-    }
-    std::int64_t begin = 0;
-    for (int root = 0; root < size_; ++root) {
-      const std::int64_t count = counts[static_cast<std::size_t>(root)];
-      addReduction(*request, {at(work.data, begin, work.type), work.type, count}, result, root);
-      begin += count;
-    }
-    return request;
+    return std::make_unique<ReduceScatterRequest>(nextExchange(), given, received, counts, waited_);
   }
 
   std::unique_ptr<Request> startAllGather(ConstBuffer given, Buffer received,
                                           std::span<const std::int64_t> counts) override {
     checkPieces(*this, received, given, counts);
     auto request = std::make_unique<MpiRequest>("all-gather", bytes(received), waited_);
+    const Channel channel = nextExchange();
     std::int64_t begin = 0;
     for (int source = 0; source < size_; ++source) {
       const std::int64_t count = counts[static_cast<std::size_t>(source)];
       if (source != rank_)
-        addReceive(*request, {at(received.data, begin, received.type), received.type, count}, source, internalTag);
+        addReceive(*request, {at(received.data, begin, received.type), received.type, count}, source, channel);
       begin += count;
     }
-    for (int step = 1; step < size_; ++step) addSend(*request, given, (rank_ + step) % size_, internalTag);
+    for (int step = 1; step < size_; ++step) addSend(*request, given, (rank_ + step) % size_, channel);
     copyOwn(given, received, counts);
     return request;
   }
@@ -218,14 +207,14 @@ class MpiCommunicator : public Communicator {
   std::unique_ptr<Request> startSend(ConstBuffer buffer, int destination, int tag) override {
     checkMessage(destination, tag);
     auto request = std::make_unique<MpiRequest>("send", bytes(buffer), waited_);
-    addSend(*request, buffer, destination, tag);
+    addSend(*request, buffer, destination, {handle_, tag});
     return request;
   }
 
   std::unique_ptr<Request> startReceive(Buffer buffer, int source, int tag) override {
     checkMessage(source, tag);
     auto request = std::make_unique<MpiRequest>("receive", bytes(buffer), waited_);
-    addReceive(*request, buffer, source, tag);
+    addReceive(*request, buffer, source, {handle_, tag});
     return request;
   }
 
@@ -243,36 +232,29 @@ class MpiCommunicator : public Communicator {
   void checkRank(int rank) const { TANDEM_ASSERT(rank >= 0 && rank < size_, "the rank is outside the group"); }
   void checkMessage(int rank, int tag) const {
     checkRank(rank);
-    TANDEM_ASSERT(tag >= 0 && tag < internalTag, "the tag is out of range");
+    TANDEM_ASSERT(tag >= 0 && tag < largestTag, "the tag is out of range");
   }
 
-  void addSend(MpiRequest& request, const ConstBuffer& buffer, int destination, int tag) {
+  void addSend(MpiRequest& request, const ConstBuffer& buffer, int destination, const Channel& channel) {
     forEachPiece(buffer.count, buffer.type, [&](std::int64_t begin, int count) {
-      checkMpi(MPI_Isend(at(buffer.data, begin, buffer.type), count, mpiType(buffer.type), destination, tag, handle_,
-                         request.add()),
+      checkMpi(MPI_Isend(at(buffer.data, begin, buffer.type), count, mpiType(buffer.type), destination, channel.tag,
+                         channel.group, request.add()),
                "MPI_Isend");
     });
   }
 
-  void addReceive(MpiRequest& request, const Buffer& buffer, int source, int tag) {
+  void addReceive(MpiRequest& request, const Buffer& buffer, int source, const Channel& channel) {
     forEachPiece(buffer.count, buffer.type, [&](std::int64_t begin, int count) {
-      checkMpi(MPI_Irecv(at(buffer.data, begin, buffer.type), count, mpiType(buffer.type), source, tag, handle_,
-                         request.add()),
+      checkMpi(MPI_Irecv(at(buffer.data, begin, buffer.type), count, mpiType(buffer.type), source, channel.tag,
+                         channel.group, request.add()),
                "MPI_Irecv");
     });
   }
 
-  // The sum of every rank's piece goes to `result` on the root. MPI forbids that both are the same memory, and has
-  // MPI_IN_PLACE for it.
-  void addReduction(MpiRequest& request, const ConstBuffer& piece, const Buffer& result, int root) {
-    forEachPiece(piece.count, piece.type, [&](std::int64_t begin, int count) {
-      const bool isRoot = root == rank_;
-      const void* source = at(piece.data, begin, piece.type);
-      void* target = isRoot ? at(result.data, begin, result.type) : nullptr;
-      checkMpi(MPI_Ireduce(isRoot && source == target ? MPI_IN_PLACE : source, target, count, mpiType(piece.type),
-                           MPI_SUM, root, handle_, request.add()),
-               "MPI_Ireduce");
-    });
+  // Of an exchange between all ranks, which start exchanges in the same order: so several can be under way at once.
+  Channel nextExchange() {
+    nextTag_ = (nextTag_ + 1) % largestTag;
+    return {exchanges_, nextTag_};
   }
 
   // Puts this rank's own piece into its place among all.
@@ -282,6 +264,8 @@ class MpiCommunicator : public Communicator {
   }
 
   MPI_Comm handle_;
+  MPI_Comm exchanges_ = MPI_COMM_NULL;  // the same ranks; carries the messages that collectives are made of
+  int nextTag_ = 0;
   WaitedSeconds waited_;
   int rank_ = 0;
   int size_ = 0;

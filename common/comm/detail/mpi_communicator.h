@@ -1,10 +1,9 @@
 #pragma once
 // The communicator over MPI.
 //
-// Calls are cut into pieces, since MPI counts in int. Reductions of 16-bit floats go through a float32 copy, so that a
-// sum is rounded once. All-gathers and all-to-alls exchange directly between the ranks; a reduce-scatter is one
-// reduction a rank, which takes uneven counts, works in place and is what MPI's own non-blocking form (reduce
-// everything to one rank, then scatter) is not: balanced.
+// Calls are cut into pieces, since MPI counts in int. All-reduces of 16-bit floats go through a float32 copy, so that a
+// sum is rounded once. All-gathers, all-to-alls and reduce-scatters exchange directly between the ranks, which takes
+// uneven counts and works in place.
 
 #include <mpi.h>
 

@@ -14,6 +14,12 @@ namespace tandem::comm::detail {
 
 using WaitedSeconds = std::shared_ptr<std::atomic<double>>;
 
+// What tells the messages of one operation from all others between two ranks.
+struct Channel {
+  MPI_Comm group = MPI_COMM_NULL;
+  int tag = 0;
+};
+
 class MpiRequest : public Request {
  public:
   // The name and the bytes are for the watchdog.

@@ -4,6 +4,7 @@
 add_library(tandem_compile_options INTERFACE)
 target_compile_options(tandem_compile_options INTERFACE
   -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wsign-conversion -Wnon-virtual-dtor -Woverloaded-virtual
+  -Wno-missing-field-initializers  # what a designated initialiser leaves out has its default
   -Werror -fno-math-errno)
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
   # GCC 12 warns of overlapping copies in "text" + std::string, wrongly (GCC bug 105651).

@@ -13,8 +13,10 @@ std::string line(const std::string& name, const std::string& value) {
 
 }  // namespace
 
+std::string version() { return TANDEM_VERSION; }
+
 std::string versionText(const Program& program) {
-  std::string text = program.name + " " TANDEM_VERSION " (Tandem)\n";
+  std::string text = program.name + " " + version() + " (Tandem)\n";
   text += line("build", TANDEM_BUILD);
   text += line("MPI", comm::libraryVersion());
   text += line("HDF5", hdf5::libraryVersion());

@@ -1,0 +1,11 @@
+#pragma once
+// The commands of `evaluate`, a file each.
+
+#include "apps/shared/program.h"
+
+namespace tandem::evaluate {
+
+app::Command lossCommand();      // loss, perplexity and bits per byte on datasets
+app::Command generateCommand();  // text that goes on from prompts
+
+}  // namespace tandem::evaluate

@@ -1,0 +1,50 @@
+#include "apps/evaluate/loaded_model.h"
+
+#include "common/checkpoint/checkpoint.h"
+#include "common/model/transformer.h"
+#include "common/train/model_state.h"
+
+namespace tandem::evaluate {
+namespace {
+
+base::DType storageOf(const std::string& precision) {
+  if (precision == "fp32") return base::DType::f32;
+  if (precision == "bf16") return base::DType::bf16;
+  throw base::Error(base::ErrorKind::usage, "--precision is '" + precision + "'; on a CPU it can be fp32 or bf16");
+}
+
+}  // namespace
+
+void declareModelOptions(CLI::App& app, ModelOptions& options) {
+  app.add_option("--checkpoint", options.checkpoint, "A run folder (its newest complete step) or one step's folder")
+      ->required()
+      ->type_name("FOLDER");
+  app.add_option("--precision", options.precision, "Storage of weights and activations: fp32 or bf16")
+      ->type_name("NAME");
+  app.add_option("--matrix-library", options.matrixLibrary, "auto, onednn or openblas")->type_name("NAME");
+}
+
+LoadedModel loadModel(comm::Communicator& world, const app::CommonOptions& common, const ModelOptions& options) {
+  const base::DType storage = storageOf(options.precision);
+  LoadedModel loaded;
+  loaded.backend = kernels::makeCpuBackend({.threads = common.threads, .matrixLibrary = options.matrixLibrary});
+  loaded.stream = loaded.backend->makeStream();
+  loaded.arena = std::make_shared<runtime::Arena>(*loaded.backend);
+  const checkpoint::Reader reader(world, options.checkpoint);
+  comm::agreeOn(world, [&] {
+    const std::string place = "checkpoint '" + reader.folder().string() + "'";
+    loaded.configuration = model::parseConfiguration(reader.metadata().configuration, "in " + place);
+    loaded.tokenizer = reader.metadata().tokenizer;
+    loaded.step = reader.metadata().step;
+    loaded.folder = reader.folder().string();
+    // Any program of the model names all of its parameters.
+    const graph::Program program = model::buildLogits(loaded.configuration, 1, 1, storage);
+    const auto layout = runtime::layoutOf(program, 1, sharding::FlatLayout::Ownership::anywhere);
+    loaded.parameters = std::make_unique<runtime::ParameterStore>(layout, *loaded.backend, *loaded.stream, storage,
+                                                                  runtime::ParameterStore::Gradients::none);
+    train::loadWeights(reader, *loaded.parameters, *loaded.backend, *loaded.stream);
+  });
+  return loaded;
+}
+
+}  // namespace tandem::evaluate

@@ -1,0 +1,68 @@
+#pragma once
+// Writes text with a model: prompts go through it in blocks that fill a KV cache (prefill), then every step gives one
+// token to each sequence of the batch (decode).
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "common/model/configuration.h"
+#include "common/runtime/executable.h"
+#include "common/runtime/parameter_store.h"
+#include "common/runtime/sampler.h"
+
+namespace tandem::runtime {
+
+struct GenerationRequest {
+  std::vector<std::int32_t> prompt;  // at least one token
+  std::int64_t maxTokens = 128;
+  std::vector<std::int32_t> stopTokens;  // end a sequence, and are not part of it
+  std::uint64_t sequence = 0;            // number of the sequence, for its random numbers
+};
+
+struct Generation {
+  std::vector<std::int32_t> tokens;  // without the prompt
+  std::string stopReason;            // "stop_token", "max_tokens", "cache_full" or "stopped" (by the caller)
+  double prefillSeconds = 0;
+  double decodeSeconds = 0;  // of the batch, while this sequence was being written
+};
+
+class Generator {
+ public:
+  // Up to `batch` sequences at once, each of up to `capacity` tokens, prompt included.
+  Generator(const model::Configuration& configuration, const ParameterStore& parameters, std::int64_t batch,
+            std::int64_t capacity, kernels::Backend& backend, kernels::Stream& stream, std::shared_ptr<Arena> arena);
+  ~Generator();
+
+  // Called with each token as it is made and the index of its request; false ends that sequence.
+  using OnToken = std::function<bool(std::int64_t request, std::int32_t token)>;
+
+  // At most `batch` requests. Throws Error of kind usage for a prompt that is empty or does not fit the capacity.
+  std::vector<Generation> run(const std::vector<GenerationRequest>& requests, const SamplingOptions& sampling,
+                              const OnToken& onToken = {});
+
+ private:
+  struct Sequence;
+
+  std::vector<float> prefill(Sequence& sequence, std::int64_t slot);
+  void decodeStep(std::vector<Sequence>& sequences, const OnToken& onToken);
+  std::vector<std::byte> rowOf(Executable& block, std::int64_t row) const;
+  std::vector<float> logitsOf(const std::vector<std::byte>& hidden);
+  void bindCaches(Executable& executable, std::int64_t firstSlot) const;
+
+  const model::Configuration& configuration_;
+  std::int64_t batch_;
+  std::int64_t capacity_;  // of the caches: the last block of a prompt may be padded beyond what a sequence may hold
+  std::int64_t limit_;     // of a sequence
+  base::DType storage_;
+  kernels::Backend& backend_;
+  kernels::Stream& stream_;
+  std::unique_ptr<DeviceMemory> caches_;                    // [layer][key, value][batch, kvHeads, capacity, headSize]
+  std::vector<std::unique_ptr<Executable>> prefillBlocks_;  // for one sequence, the largest block first
+  std::unique_ptr<Executable> decode_;
+  std::unique_ptr<Executable> head_;
+};
+
+}  // namespace tandem::runtime

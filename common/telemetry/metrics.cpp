@@ -1,0 +1,109 @@
+#include "common/telemetry/metrics.h"
+
+#include <fcntl.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "common/base/error.h"
+#include "common/base/files.h"
+
+namespace tandem::telemetry {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// JSON has no infinities; a value that is none is null.
+Json number(double value) { return std::isfinite(value) ? Json(value) : Json(nullptr); }
+Json number(const std::optional<double>& value) { return value ? number(*value) : Json(nullptr); }
+
+[[noreturn]] void fail(const std::string& what, const std::filesystem::path& path) {
+  throw base::Error(base::ErrorKind::file, what + " '" + path.string() + "': " + base::systemErrorText(errno));
+}
+
+int openForAppending(const std::filesystem::path& path) {
+  const int descriptor = ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+  if (descriptor < 0) fail("cannot open", path);
+  return descriptor;
+}
+
+}  // namespace
+
+double EvaluationMetrics::perplexity() const { return std::exp(loss); }
+
+std::string toJson(const StepMetrics& m) {
+  return Json{{"step", m.step},
+              {"tokens", m.tokens},
+              {"loss", number(m.loss)},
+              {"learning_rate", number(m.learningRate)},
+              {"gradient_norm", number(m.gradientNorm)},
+              {"step_seconds", number(m.stepSeconds)},
+              {"compute_seconds", number(m.computeSeconds)},
+              {"wait_seconds", number(m.waitSeconds)},
+              {"communication_seconds", number(m.communicationSeconds)},
+              {"data_seconds", number(m.dataSeconds)},
+              {"checkpoint_seconds", number(m.checkpointSeconds)},
+              {"tokens_per_second", number(m.tokensPerSecond)},
+              {"model_flops_per_second", number(m.modelFlopsPerSecond)},
+              {"mfu", number(m.mfu)},
+              {"matrix_rate_share", number(m.matrixRateShare)},
+              {"peak_memory_bytes", m.peakMemoryBytes},
+              {"skipped", m.skipped}}
+      .dump();
+}
+
+std::string toJson(const EvaluationMetrics& m) {
+  return Json{{"step", m.step},
+              {"evaluation", m.evaluation},
+              {"loss", number(m.loss)},
+              {"perplexity", number(m.perplexity())},
+              {"bits_per_byte", number(m.bitsPerByte)},
+              {"tokens", m.tokens}}
+      .dump();
+}
+
+MetricsFile::MetricsFile(std::filesystem::path path) : path_(std::move(path)), descriptor_(openForAppending(path_)) {}
+
+MetricsFile::~MetricsFile() {
+  if (descriptor_ >= 0) ::close(descriptor_);
+}
+
+void MetricsFile::append(const std::string& line) {
+  const std::string text = line + "\n";
+  std::size_t done = 0;
+  while (done < text.size()) {
+    const ssize_t put = ::write(descriptor_, text.data() + done, text.size() - done);
+    if (put < 0 && errno == EINTR) continue;
+    if (put < 0) fail("cannot write to", path_);
+    done += static_cast<std::size_t>(put);
+  }
+}
+
+void MetricsFile::sync() {
+  if (::fsync(descriptor_) != 0) fail("cannot sync", path_);
+}
+
+void MetricsFile::cutBackTo(std::int64_t step) {
+  std::istringstream lines(base::readFile(path_));
+  std::string kept;
+  for (std::string line; std::getline(lines, line);) {
+    const auto record = nlohmann::json::parse(line, nullptr, false);
+    if (record.is_object() && record.value("step", INT64_MAX) <= step) kept += line + "\n";
+  }
+  ::close(descriptor_);
+  descriptor_ = -1;
+  base::replaceFile(path_, kept);
+  descriptor_ = openForAppending(path_);
+}
+
+std::int64_t peakResidentBytes() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return usage.ru_maxrss * 1024;
+}
+
+}  // namespace tandem::telemetry

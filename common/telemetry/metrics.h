@@ -1,0 +1,66 @@
+#pragma once
+// What a run records of itself: metrics.jsonl, one JSON object a line, written by rank 0.
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+
+namespace tandem::telemetry {
+
+// A training step. Seconds are rank 0's. The names in the file are those of the design, in snake case.
+struct StepMetrics {
+  std::int64_t step = 0;    // counted from 1
+  std::int64_t tokens = 0;  // seen since the start of the run, over all ranks
+  double loss = 0;          // mean over the step's target tokens
+  double learningRate = 0;
+  double gradientNorm = 0;  // before clipping
+  double stepSeconds = 0;
+  double computeSeconds = 0;
+  double waitSeconds = 0;           // until the slowest rank arrived
+  double communicationSeconds = 0;  // exchanges that no computation hid
+  double dataSeconds = 0;
+  double checkpointSeconds = 0;
+  double tokensPerSecond = 0;
+  double modelFlopsPerSecond = 0;
+  std::optional<double> mfu;              // of a known peak
+  std::optional<double> matrixRateShare;  // of the matrix rate measured at the start, where no peak is known
+  std::int64_t peakMemoryBytes = 0;       // resident, the largest of all ranks
+  bool skipped = false;                   // loss or gradient was not finite
+};
+
+struct EvaluationMetrics {
+  std::int64_t step = 0;
+  std::string evaluation;  // the dataset's name
+  double loss = 0;
+  double bitsPerByte = 0;
+  std::int64_t tokens = 0;  // targets counted
+  double perplexity() const;
+};
+
+std::string toJson(const StepMetrics& metrics);
+std::string toJson(const EvaluationMetrics& metrics);
+
+// Appends lines; sync makes them durable. All failures throw Error of kind file.
+class MetricsFile {
+ public:
+  explicit MetricsFile(std::filesystem::path path);
+  ~MetricsFile();
+  MetricsFile(const MetricsFile&) = delete;
+  MetricsFile& operator=(const MetricsFile&) = delete;
+
+  void append(const std::string& line);
+  void sync();
+  // Drops every line of a later step: what a run did after the checkpoint that it resumes from. A last line that a
+  // crash left unfinished is dropped too.
+  void cutBackTo(std::int64_t step);
+
+ private:
+  std::filesystem::path path_;
+  int descriptor_ = -1;
+};
+
+// The largest resident size of this process so far, in bytes.
+std::int64_t peakResidentBytes();
+
+}  // namespace tandem::telemetry

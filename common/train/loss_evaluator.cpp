@@ -1,0 +1,77 @@
+#include "common/train/loss_evaluator.h"
+
+#include <limits>
+#include <numbers>
+
+namespace tandem::train {
+namespace {
+
+// A sum in fixed point, whole nats and a fraction in units of 2^-32: adding is associative, so the sum is the same
+// however windows are shared out over ranks and batches. The unit is far below the error of a float32 loss.
+struct ExactSum {
+  std::int64_t whole = 0;
+  std::int64_t fraction = 0;
+
+  void add(double value) {
+    const auto integer = static_cast<std::int64_t>(value);
+    whole += integer;
+    fraction += static_cast<std::int64_t>((value - static_cast<double>(integer)) * 0x1p32);
+    whole += fraction >> 32;
+    fraction &= 0xffffffff;
+  }
+  double value() const { return static_cast<double>(whole) + static_cast<double>(fraction) * 0x1p-32; }
+};
+
+}  // namespace
+
+LossEvaluator::LossEvaluator(const model::Configuration& configuration, const runtime::ParameterStore& parameters,
+                             std::int64_t rows, std::int64_t sequenceLength, const Device& device)
+    : rows_(rows),
+      sequenceLength_(sequenceLength),
+      executable_(lossProgram(configuration, rows, sequenceLength, parameters.storage()), device.backend, device.stream,
+                  device.arena) {
+  parameters.bindTo(executable_);
+}
+
+EvaluationResult LossEvaluator::evaluate(const data::Dataset& dataset, bool crossDocuments, std::int64_t maxTokens,
+                                         comm::Communicator& communicator) {
+  const std::vector<std::int32_t> byteLengths = data::tokenByteLengths(dataset.description().tokenizer);
+  const std::int64_t maxWindows = maxTokens > 0 ? (maxTokens + sequenceLength_ - 1) / sequenceLength_ : -1;
+  data::EvaluationStream stream(
+      dataset, sequenceLength_, crossDocuments,
+      {.rows = rows_, .rank = communicator.rank(), .ranks = communicator.size(), .maxWindows = maxWindows});
+  std::vector<float> losses(static_cast<std::size_t>(rows_ * sequenceLength_));
+  ExactSum sum;
+  std::int64_t targets = 0, targetBytes = 0;
+  bool finite = true;
+  for (std::int64_t number = 0; number < stream.batchCount(); ++number) {
+    const data::Batch batch = stream.next();
+    executable_.setInput("tokens", batch.tokens.data());
+    executable_.setInput("targets", batch.targets.data());
+    executable_.setInput("document_start", batch.documentStart.data());
+    executable_.setInput("positions", batch.positions.data());
+    executable_.run();
+    executable_.readOutput("losses", losses.data());
+    for (std::size_t i = 0; i < losses.size(); ++i) {
+      const std::int32_t target = batch.targets[i];
+      if (target == data::noTarget) continue;
+      if (!(losses[i] < 1e9f)) {
+        finite = false;
+        continue;
+      }
+      sum.add(static_cast<double>(losses[i]));
+      targetBytes += byteLengths[static_cast<std::size_t>(target)];
+    }
+    targets += batch.targetCount;
+  }
+  std::int64_t sums[5] = {sum.whole, sum.fraction, targets, targetBytes, finite ? 0 : 1};
+  communicator.allReduce({sums, base::DType::i64, 5});
+  const double total = sums[4] == 0 ? ExactSum{sums[0], sums[1]}.value() : std::numeric_limits<double>::quiet_NaN();
+  EvaluationResult result{.targets = sums[2], .targetBytes = sums[3]};
+  if (result.targets > 0) result.loss = total / static_cast<double>(result.targets);
+  if (result.targetBytes > 0)
+    result.bitsPerByte = total / (std::numbers::ln2 * static_cast<double>(result.targetBytes));
+  return result;
+}
+
+}  // namespace tandem::train

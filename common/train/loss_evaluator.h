@@ -1,0 +1,39 @@
+#pragma once
+// The loss of a model over all of a dataset: the same number at any rank count and batch size.
+
+#include <memory>
+#include <vector>
+
+#include "common/comm/communicator.h"
+#include "common/data/batch_stream.h"
+#include "common/model/configuration.h"
+#include "common/runtime/executable.h"
+#include "common/runtime/parameter_store.h"
+#include "common/train/training_step.h"
+
+namespace tandem::train {
+
+struct EvaluationResult {
+  double loss = 0;         // mean over the targets, in nats
+  double bitsPerByte = 0;  // sum of losses / (ln 2 * bytes of the targets); 0 when these have no bytes
+  std::int64_t targets = 0;
+  std::int64_t targetBytes = 0;
+};
+
+class LossEvaluator {
+ public:
+  // Computes batches of `rows` windows.
+  LossEvaluator(const model::Configuration& configuration, const runtime::ParameterStore& parameters, std::int64_t rows,
+                std::int64_t sequenceLength, const Device& device);
+
+  // Of the first maxTokens tokens (0: all). Collective.
+  EvaluationResult evaluate(const data::Dataset& dataset, bool crossDocuments, std::int64_t maxTokens,
+                            comm::Communicator& communicator);
+
+ private:
+  std::int64_t rows_;
+  std::int64_t sequenceLength_;
+  runtime::Executable executable_;
+};
+
+}  // namespace tandem::train

@@ -1,0 +1,34 @@
+#pragma once
+// What of a model and its optimizer goes into a checkpoint, under which names, and comes back out of one.
+//
+// model/NAME is the float32 master of a parameter, optimizer/first_moment/NAME and optimizer/second_moment/NAME are its
+// AdamW moments; shapes are the parameters' own. Any number of ranks reads what any other number wrote.
+
+#include <string>
+#include <vector>
+
+#include "common/checkpoint/checkpoint.h"
+#include "common/model/configuration.h"
+#include "common/optim/optimizer.h"
+#include "common/runtime/parameter_store.h"
+#include "kernels/backend.h"
+
+namespace tandem::train {
+
+// This rank's contribution. The pieces point into the live state: valid until it changes.
+std::vector<checkpoint::LocalTensor> localTensors(const runtime::ParameterStore& parameters,
+                                                  const optim::Optimizer& optimizer);
+
+// Fills this rank's shard of masters and moments, then publishes the weights. Collective.
+void restore(const checkpoint::Reader& reader, const runtime::ParameterStore& parameters, optim::Optimizer& optimizer,
+             comm::Communicator& communicator);
+
+// Fills this rank's shard of the masters with initial values, then publishes the weights. Collective.
+void initialise(const model::Configuration& configuration, std::uint64_t seed,
+                const runtime::ParameterStore& parameters, optim::Optimizer& optimizer);
+
+// Fills all weights of a store, for evaluation. Not collective: every rank reads the whole model.
+void loadWeights(const checkpoint::Reader& reader, const runtime::ParameterStore& parameters, kernels::Backend& backend,
+                 kernels::Stream& stream);
+
+}  // namespace tandem::train

@@ -1,0 +1,58 @@
+#include "common/train/options.h"
+
+#include <algorithm>
+
+#include "common/base/error.h"
+
+namespace tandem::train {
+namespace {
+
+using base::Error;
+using base::ErrorKind;
+
+// More rows at once make better matrix products until these are large; after that they only cost memory.
+constexpr std::int64_t microBatchTokens = 2048;
+
+std::string divisors(std::int64_t number) {
+  std::string text;
+  for (std::int64_t d = 1; d <= number; ++d) {
+    if (number % d == 0) text += (text.empty() ? "" : ", ") + std::to_string(d);
+  }
+  return text;
+}
+
+std::int64_t chooseMicroBatch(std::int64_t rowsPerRank, std::int64_t sequenceLength) {
+  const std::int64_t most = std::clamp<std::int64_t>(microBatchTokens / sequenceLength, 1, rowsPerRank);
+  for (std::int64_t rows = most; rows > 1; --rows) {
+    if (rowsPerRank % rows == 0) return rows;
+  }
+  return 1;
+}
+
+}  // namespace
+
+BatchShape shareOut(const TrainOptions& options, int ranks) {
+  const std::int64_t unit = options.sequenceLength * ranks;
+  if (options.batchTokens < unit || options.batchTokens % unit != 0) {
+    const std::int64_t below = options.batchTokens / unit * unit;
+    throw Error(ErrorKind::usage, "--batch-tokens " + std::to_string(options.batchTokens) +
+                                      " does not divide into rows of " + std::to_string(options.sequenceLength) +
+                                      " tokens on " + std::to_string(ranks) + " ranks; possible are multiples of " +
+                                      std::to_string(unit) + ", such as " +
+                                      (below > 0 ? std::to_string(below) + " or " : "") + std::to_string(below + unit));
+  }
+  BatchShape shape;
+  shape.rows = options.batchTokens / options.sequenceLength;
+  shape.rowsPerRank = shape.rows / ranks;
+  shape.microBatch =
+      options.microBatch > 0 ? options.microBatch : chooseMicroBatch(shape.rowsPerRank, options.sequenceLength);
+  if (shape.rowsPerRank % shape.microBatch != 0) {
+    throw Error(ErrorKind::usage, "--micro-batch " + std::to_string(shape.microBatch) + " does not divide the " +
+                                      std::to_string(shape.rowsPerRank) + " rows of a rank; possible are " +
+                                      divisors(shape.rowsPerRank));
+  }
+  shape.microBatches = shape.rowsPerRank / shape.microBatch;
+  return shape;
+}
+
+}  // namespace tandem::train

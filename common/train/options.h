@@ -1,0 +1,58 @@
+#pragma once
+// What a training run is asked to do, as the command line gives it.
+
+#include <chrono>
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "common/base/dtype.h"
+#include "common/graph/passes.h"
+#include "common/optim/optimizer.h"
+#include "common/optim/schedule.h"
+
+namespace tandem::train {
+
+struct TrainOptions {
+  std::string model;              // path of the model configuration
+  std::vector<std::string> data;  // "train.h5" or "train.h5:0.25"
+  std::vector<std::string> validation;
+  std::filesystem::path output;  // the run folder
+
+  std::int64_t steps = 0;        // of the whole run
+  std::int64_t batchTokens = 0;  // of a step, over all ranks
+  std::int64_t sequenceLength = 0;
+  std::int64_t microBatch = 0;  // rows a rank computes at once; 0: chosen
+  bool crossDocuments = false;
+  std::uint64_t seed = 0;
+
+  optim::OptimizerOptions optimizer;
+  optim::Schedule schedule;      // its `steps` is set from the run's
+  double clipNorm = 1.0;         // 0: no clipping
+  std::int64_t maxBadSteps = 5;  // in a row
+
+  base::DType storage = base::DType::f32;  // of weights and activations
+  graph::Recompute recompute = graph::Recompute::nothing;
+
+  std::int64_t evaluateEvery = 0;    // steps; 0: at the end only
+  std::int64_t evaluateTokens = 0;   // of each dataset; 0: all
+  std::int64_t checkpointEvery = 0;  // steps; 0: at the end only
+  int keep = 3;
+  std::chrono::seconds timeLimit{0};  // 0: none
+  std::string resume = "auto";        // "auto", "never" or the path of a checkpoint
+  bool profile = false;               // print seconds by operator at the end
+};
+
+// How the rows of a step are shared out.
+struct BatchShape {
+  std::int64_t rows = 0;  // of a step, over all ranks
+  std::int64_t rowsPerRank = 0;
+  std::int64_t microBatch = 0;    // rows
+  std::int64_t microBatches = 0;  // of a rank in a step
+};
+
+// Throws Error of kind usage, with the values that are possible, when the batch does not divide.
+BatchShape shareOut(const TrainOptions& options, int ranks);
+
+}  // namespace tandem::train

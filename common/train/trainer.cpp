@@ -1,0 +1,314 @@
+#include "common/train/trainer.h"
+
+#include <cmath>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+#include "common/base/files.h"
+#include "common/base/log.h"
+#include "common/base/signals.h"
+#include "common/base/units.h"
+#include "common/runtime/matrix_rate.h"
+#include "common/train/model_state.h"
+
+namespace tandem::train {
+namespace {
+
+using base::Error;
+using base::ErrorKind;
+using Clock = std::chrono::steady_clock;
+using nlohmann::json;
+
+double secondsSince(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+
+std::string percent(double share) {
+  char text[16];
+  std::snprintf(text, sizeof text, "%.0f %%", 100 * share);
+  return text;
+}
+
+}  // namespace
+
+double modelFlopsPerToken(const model::Configuration& configuration, std::int64_t parameters,
+                          std::int64_t sequenceLength) {
+  const auto attention =
+      12.0 * static_cast<double>(configuration.layers * configuration.heads * configuration.headSize);
+  return 6.0 * static_cast<double>(parameters) + attention * static_cast<double>(sequenceLength);
+}
+
+Trainer::Trainer(comm::Communicator& communicator, const Device& device, TrainOptions options,
+                 std::string runDescription)
+    : communicator_(communicator),
+      device_(device),
+      options_(std::move(options)),
+      runDescription_(std::move(runDescription)) {
+  comm::agreeOn(communicator_, [&] {
+    configuration_ = model::readConfiguration(options_.model);
+    shape_ = shareOut(options_, communicator_.size());
+    options_.schedule.steps = options_.steps;
+    openData();
+    checkFit();
+  });
+  openRunFolder();
+  step_ = std::make_unique<TrainingStep>(configuration_, options_, shape_, communicator_, device_);
+  evaluator_ = std::make_unique<LossEvaluator>(configuration_, step_->parameters(), shape_.microBatch,
+                                               options_.sequenceLength, device_);
+  if (options_.profile) step_->profileInto(&profile_);
+  resumeOrInitialise();
+  const double ownRate = runtime::measureMatrixRate(device_.backend, device_.stream);
+  matrixRate_ = comm::allReduceScalar(communicator_, ownRate);
+  flopsPerToken_ =
+      modelFlopsPerToken(configuration_, step_->executable().program().parameterCount(), options_.sequenceLength);
+  describe();
+}
+
+Trainer::~Trainer() = default;
+
+void Trainer::openData() {
+  std::vector<data::WeightedPath> paths;
+  for (const std::string& text : options_.data) paths.push_back(data::parseWeightedPath(text));
+  data_ = std::make_unique<data::TrainingData>(paths, data::BatchOptions{.sequenceLength = options_.sequenceLength,
+                                                                         .seed = options_.seed,
+                                                                         .crossDocuments = options_.crossDocuments});
+  if (data_->tokenCount() < 2)
+    throw Error(ErrorKind::badData, "the training data holds no two tokens: there is nothing to learn");
+  for (const std::string& path : options_.validation) validation_.push_back(std::make_unique<data::Dataset>(path));
+}
+
+void Trainer::checkFit() const {
+  const data::DatasetDescription& first = data_->dataset(0).description();
+  if (first.vocabularySize > configuration_.vocabularySize) {
+    throw Error(ErrorKind::badData, "'" + data_->dataset(0).path().string() + "' has a vocabulary of " +
+                                        std::to_string(first.vocabularySize) + " tokens, the model '" + options_.model +
+                                        "' of " + std::to_string(configuration_.vocabularySize) +
+                                        "; raise vocab_size or train a smaller tokenizer");
+  }
+  for (const auto& dataset : validation_) {
+    if (dataset->description().tokenizerHash != first.tokenizerHash) {
+      throw Error(ErrorKind::badData, "'" + dataset->path().string() + "' was encoded with another tokenizer than '" +
+                                          data_->dataset(0).path().string() + "'; encode both with one");
+    }
+  }
+  if (configuration_.learnedPositions && options_.sequenceLength > configuration_.maximumPositions) {
+    throw Error(ErrorKind::usage, "--sequence-length " + std::to_string(options_.sequenceLength) +
+                                      " is longer than the model's " + std::to_string(configuration_.maximumPositions) +
+                                      " positions (n_positions)");
+  }
+}
+
+void Trainer::openRunFolder() {
+  comm::agreeOn(communicator_, [&] {
+    if (communicator_.rank() == 0) base::createFolders(options_.output);
+  });
+  writer_ = std::make_unique<checkpoint::Writer>(communicator_, options_.output, options_.keep);
+  comm::agreeOn(communicator_, [&] {
+    if (options_.resume == "never" && !checkpoint::completeSteps(options_.output).empty()) {
+      throw Error(ErrorKind::usage,
+                  "'" + options_.output.string() +
+                      "' holds a run already; choose another --output, or --resume auto to go on with it");
+    }
+    if (communicator_.rank() != 0) return;
+    metrics_.emplace(options_.output / "metrics.jsonl");
+    base::replaceFile(options_.output / "run.json", runDescription_ + "\n");
+  });
+}
+
+void Trainer::resumeOrInitialise() {
+  const bool named = options_.resume != "auto" && options_.resume != "never";
+  const bool found =
+      comm::allReduceScalar(communicator_, std::int64_t{checkpoint::completeSteps(options_.output).empty() ? 0 : 1},
+                            comm::Reduction::minimum) == 1;
+  if (named || (options_.resume == "auto" && found)) {
+    const checkpoint::Reader reader(communicator_, named ? std::filesystem::path(options_.resume) : options_.output);
+    restoreFrom(reader);
+    TANDEM_LOG(info) << "resumed from '" << reader.folder().string() << "' at step " << progress_.step;
+  } else {
+    initialise(configuration_, options_.seed, step_->parameters(), step_->optimizer());
+  }
+  comm::agreeOn(communicator_, [&] {
+    if (metrics_) metrics_->cutBackTo(progress_.step);
+  });
+}
+
+// What must be the same for a resumed run to see the samples that the unbroken one would have seen.
+std::string Trainer::dataIdentity() const {
+  json datasets = json::array();
+  for (std::int64_t i = 0; i < data_->datasetCount(); ++i) {
+    const data::Dataset& dataset = data_->dataset(i);
+    datasets.push_back({{"tokens", dataset.tokenCount()}, {"tokenizer", dataset.description().tokenizerHash}});
+  }
+  return json{{"datasets", datasets}, {"sequence_length", options_.sequenceLength}, {"seed", options_.seed}}.dump();
+}
+
+void Trainer::restoreFrom(const checkpoint::Reader& reader) {
+  comm::agreeOn(communicator_, [&] {
+    const std::string place = "checkpoint '" + reader.folder().string() + "'";
+    if (json::parse(reader.metadata().configuration) != json::parse(configuration_.json)) {
+      throw Error(ErrorKind::usage, place + " is of another model than '" + options_.model + "'");
+    }
+    const json saved = json::parse(reader.metadata().progress);
+    if (saved.at("data") != json::parse(dataIdentity())) {
+      throw Error(ErrorKind::usage, place + " was trained on other data, another --sequence-length or --seed: it was " +
+                                        saved.at("data").dump() + " and is now " + dataIdentity());
+    }
+    progress_ = {.step = reader.metadata().step, .tokens = saved.at("tokens"), .nextSample = saved.at("next_sample")};
+  });
+  restore(reader, step_->parameters(), step_->optimizer(), communicator_);
+  savedStep_ = progress_.step;
+}
+
+void Trainer::describe() const {
+  const graph::Program& program = step_->executable().program();
+  TANDEM_LOG(info) << configuration_.type << " model of "
+                   << base::formatCount(static_cast<double>(program.parameterCount())) << " parameters on "
+                   << communicator_.size() << " ranks (" << communicator_.description() << "); "
+                   << device_.backend.description();
+  TANDEM_LOG(info) << "a step has " << options_.batchTokens << " tokens: " << shape_.rows << " rows of "
+                   << options_.sequenceLength << ", " << shape_.rowsPerRank << " a rank in " << shape_.microBatches
+                   << " micro batches of " << shape_.microBatch << "; "
+                   << base::formatCount(flopsPerToken_ * static_cast<double>(options_.batchTokens))
+                   << "FLOP (6N + 12LdT)";
+  TANDEM_LOG(info) << "matrix products reach " << base::formatCount(matrixRate_)
+                   << "FLOP/s on all ranks together; shares below are of this rate";
+  TANDEM_LOG(info) << "memory of a rank:\n" << graph::memoryTable(program, step_->executable().plan());
+}
+
+int Trainer::run() {
+  const std::int64_t perRank = shape_.rowsPerRank;
+  data::BatchStream stream(*data_, {.firstSample = progress_.nextSample,
+                                    .samplesPerStep = shape_.rows,
+                                    .rowBegin = perRank * communicator_.rank(),
+                                    .rows = perRank});
+  bool stopped = false;
+  while (progress_.step < options_.steps && !stopped) {
+    stopped = trainOneStep(stream);
+    const bool last = progress_.step == options_.steps;
+    if ((last || due(options_.evaluateEvery)) && !(stopped && !last)) evaluateAll();
+    if (last || stopped || due(options_.checkpointEvery)) save();
+  }
+  writer_->finish();
+  if (options_.profile) {
+    TANDEM_LOG(info) << "seconds by operator:\n" << profile_.text();
+  }
+  if (progress_.step < options_.steps) {
+    TANDEM_LOG(info) << "stopped at step " << progress_.step << " of " << options_.steps
+                     << " after a complete checkpoint; run the same command to go on";
+    return base::exitSubmitAgain;
+  }
+  TANDEM_LOG(info) << "done: " << progress_.step << " steps, "
+                   << base::formatCount(static_cast<double>(progress_.tokens)) << " tokens, "
+                   << base::formatDuration(secondsSince(start_));
+  return 0;
+}
+
+std::int64_t Trainer::ownFlags() const {
+  const bool timeIsUp = options_.timeLimit.count() > 0 && Clock::now() - start_ >= options_.timeLimit;
+  return ((timeIsUp || base::stopSignal() != 0) ? stopRequested : 0) | (writer_->failed() ? saveFailed : 0);
+}
+
+// True when the run is to stop.
+bool Trainer::trainOneStep(data::BatchStream& stream) {
+  const Clock::time_point start = Clock::now();
+  std::optional<data::Batch> batch;
+  comm::agreeOn(communicator_, [&] { batch = stream.next(); });
+  const double dataSeconds = secondsSince(start);
+  const double learningRate = options_.schedule.rate(progress_.step + 1);
+  const StepResult result = step_->run(*batch, progress_.step + 1, learningRate, ownFlags());
+  ++progress_.step;
+  progress_.tokens += shape_.rows * options_.sequenceLength;
+  progress_.nextSample += shape_.rows;
+  record(result, learningRate, dataSeconds, secondsSince(start));
+  guardAgainstBadSteps(result);
+  writer_->poll();
+  if (result.raised & saveFailed) writer_->finish();  // throws the reason on every rank
+  return (result.raised & stopRequested) != 0;
+}
+
+void Trainer::guardAgainstBadSteps(const StepResult& result) {
+  if (!result.skipped) {
+    badSteps_ = 0;
+    badSamples_.clear();
+    return;
+  }
+  ++badSteps_;
+  badSamples_ += (badSamples_.empty() ? "" : ", ") + std::to_string(progress_.nextSample - shape_.rows) + " to " +
+                 std::to_string(progress_.nextSample - 1);
+  TANDEM_LOG(warning) << "step " << progress_.step << " gave no finite loss or gradient and was skipped on all ranks";
+  if (badSteps_ < options_.maxBadSteps) return;
+  comm::agree(communicator_,
+              Error(ErrorKind::numeric, std::to_string(badSteps_) +
+                                            " steps in a row gave no finite loss or gradient (samples " + badSamples_ +
+                                            "); lower --learning-rate, or look at these samples"));
+}
+
+void Trainer::record(const StepResult& result, double learningRate, double dataSeconds, double stepSeconds) {
+  const std::int64_t peakMemory =
+      comm::allReduceScalar(communicator_, telemetry::peakResidentBytes(), comm::Reduction::maximum);
+  if (!metrics_) return;
+  telemetry::StepMetrics m;
+  m.step = progress_.step;
+  m.tokens = progress_.tokens;
+  m.loss = result.loss;
+  m.learningRate = learningRate;
+  m.gradientNorm = result.gradientNorm;
+  m.stepSeconds = stepSeconds + checkpointSeconds_;
+  m.computeSeconds = result.computeSeconds;
+  m.waitSeconds = result.waitSeconds;
+  m.communicationSeconds = result.communicationSeconds;
+  m.dataSeconds = dataSeconds;
+  m.checkpointSeconds = std::exchange(checkpointSeconds_, 0);
+  m.tokensPerSecond = static_cast<double>(shape_.rows * options_.sequenceLength) / stepSeconds;
+  m.modelFlopsPerSecond = m.tokensPerSecond * flopsPerToken_;
+  m.matrixRateShare = m.modelFlopsPerSecond / matrixRate_;
+  m.peakMemoryBytes = peakMemory;
+  m.skipped = result.skipped;
+  metrics_->append(telemetry::toJson(m));
+  if (Clock::now() - lastLine_ < std::chrono::seconds(10) && progress_.step != options_.steps) return;
+  lastLine_ = Clock::now();
+  char numbers[96];
+  std::snprintf(numbers, sizeof numbers, "loss %.4f, gradient norm %.3f, %.0f tokens/s", m.loss, m.gradientNorm,
+                m.tokensPerSecond);
+  const double left = stepSeconds * static_cast<double>(options_.steps - progress_.step);
+  TANDEM_LOG(info) << "step " << m.step << "/" << options_.steps << ": " << numbers << ", "
+                   << percent(*m.matrixRateShare) << " of the matrix rate, waiting "
+                   << percent(m.waitSeconds / stepSeconds) << ", " << base::formatDuration(left) << " left";
+}
+
+void Trainer::evaluateAll() {
+  if (evaluatedStep_ == progress_.step) return;
+  evaluatedStep_ = progress_.step;
+  for (const auto& dataset : validation_) {
+    const EvaluationResult result =
+        evaluator_->evaluate(*dataset, options_.crossDocuments, options_.evaluateTokens, communicator_);
+    const telemetry::EvaluationMetrics m{.step = progress_.step,
+                                         .evaluation = dataset->path().filename().string(),
+                                         .loss = result.loss,
+                                         .bitsPerByte = result.bitsPerByte,
+                                         .tokens = result.targets};
+    if (metrics_) metrics_->append(telemetry::toJson(m));
+    char numbers[96];
+    std::snprintf(numbers, sizeof numbers, "loss %.4f, perplexity %.2f, %.4f bits per byte", m.loss, m.perplexity(),
+                  m.bitsPerByte);
+    TANDEM_LOG(info) << "step " << m.step << " on " << m.evaluation << ": " << numbers << " (" << m.tokens
+                     << " tokens)";
+  }
+}
+
+void Trainer::save() {
+  if (savedStep_ == progress_.step) return;
+  const Clock::time_point start = Clock::now();
+  if (metrics_) metrics_->sync();
+  const checkpoint::Metadata metadata{.step = progress_.step,
+                                      .tokenizer = data_->dataset(0).description().tokenizer,
+                                      .configuration = configuration_.json,
+                                      .options = runDescription_,
+                                      .progress = json{{"tokens", progress_.tokens},
+                                                       {"next_sample", progress_.nextSample},
+                                                       {"data", json::parse(dataIdentity())}}
+                                                      .dump()};
+  writer_->save(metadata, localTensors(step_->parameters(), step_->optimizer()));
+  savedStep_ = progress_.step;
+  checkpointSeconds_ += secondsSince(start);
+}
+
+}  // namespace tandem::train

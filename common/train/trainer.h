@@ -1,0 +1,88 @@
+#pragma once
+// A training run: a batch comes from `data`, a step's program runs, the optimizer updates the shards, telemetry
+// records, a checkpoint takes its copy when due. With guards around: bad steps, signals, the time limit, a failed save.
+
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "common/checkpoint/checkpoint.h"
+#include "common/comm/communicator.h"
+#include "common/data/batch_stream.h"
+#include "common/model/configuration.h"
+#include "common/telemetry/metrics.h"
+#include "common/train/loss_evaluator.h"
+#include "common/train/options.h"
+#include "common/train/training_step.h"
+
+namespace tandem::train {
+
+class Trainer {
+ public:
+  // `runDescription` is the JSON that run.json holds: options as used, build, hosts. Opens everything, and restores the
+  // newest checkpoint when asked. Collective; throws what is wrong with the input on every rank.
+  Trainer(comm::Communicator& communicator, const Device& device, TrainOptions options, std::string runDescription);
+  ~Trainer();
+
+  // Trains up to options.steps. Returns 0, or 75 when it stopped early after a complete checkpoint.
+  int run();
+
+ private:
+  struct Progress {  // what a checkpoint remembers of the loop
+    std::int64_t step = 0;
+    std::int64_t tokens = 0;
+    std::int64_t nextSample = 0;
+  };
+
+  void openData();
+  void checkFit() const;
+  void openRunFolder();
+  void resumeOrInitialise();
+  void restoreFrom(const checkpoint::Reader& reader);
+  void describe() const;
+
+  bool trainOneStep(data::BatchStream& stream);
+  void guardAgainstBadSteps(const StepResult& result);
+  void record(const StepResult& result, double learningRate, double dataSeconds, double stepSeconds);
+  void evaluateAll();
+  void save();
+  std::int64_t ownFlags() const;
+  bool due(std::int64_t every) const { return every > 0 && progress_.step % every == 0; }
+  std::string dataIdentity() const;
+
+  comm::Communicator& communicator_;
+  Device device_;
+  TrainOptions options_;
+  std::string runDescription_;
+  model::Configuration configuration_;
+  BatchShape shape_;
+  std::unique_ptr<data::TrainingData> data_;
+  std::vector<std::unique_ptr<data::Dataset>> validation_;
+  std::unique_ptr<TrainingStep> step_;
+  std::unique_ptr<LossEvaluator> evaluator_;
+  std::unique_ptr<checkpoint::Writer> writer_;
+  std::optional<telemetry::MetricsFile> metrics_;  // on rank 0
+  runtime::Profile profile_;
+
+  Progress progress_;
+  std::int64_t savedStep_ = -1;
+  std::int64_t evaluatedStep_ = -1;
+  std::int64_t badSteps_ = 0;  // in a row
+  std::string badSamples_;
+  double checkpointSeconds_ = 0;  // since the last recorded step
+  double matrixRate_ = 0;         // of all ranks together
+  double flopsPerToken_ = 0;
+  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+  std::chrono::steady_clock::time_point lastLine_{};
+};
+
+// Model FLOPs of a token, forward and backward: 6 N + 12 L d T with N parameters, L layers, d the width of all heads
+// and T tokens a row (Chowdhery et al., PaLM, appendix B); the causal mask's half is not taken off.
+double modelFlopsPerToken(const model::Configuration& configuration, std::int64_t parameters,
+                          std::int64_t sequenceLength);
+
+// What --dry-run prints: parameters, memory by kind, FLOPs of a step. Reads no data.
+std::string describePlan(const TrainOptions& options, int ranks);
+
+}  // namespace tandem::train

@@ -1,0 +1,78 @@
+#pragma once
+// One training step of a model on a group of ranks: micro batches forward and backward, exchange, guard, update.
+
+#include <memory>
+#include <vector>
+
+#include "common/comm/communicator.h"
+#include "common/data/batch.h"
+#include "common/model/configuration.h"
+#include "common/optim/gradient_exchange.h"
+#include "common/optim/optimizer.h"
+#include "common/runtime/executable.h"
+#include "common/runtime/parameter_store.h"
+#include "common/train/options.h"
+
+namespace tandem::train {
+
+// Where a model computes.
+struct Device {
+  kernels::Backend& backend;
+  kernels::Stream& stream;
+  std::shared_ptr<runtime::Arena> arena;
+};
+
+// What a rank has to tell the others at the end of a step; all act on it in the same step.
+constexpr std::int64_t stopRequested = 1;  // a signal came, or the time is up
+constexpr std::int64_t saveFailed = 2;     // the checkpoint being written in the background failed
+
+struct StepResult {
+  double loss = 0;           // mean over the target tokens of all ranks
+  double gradientNorm = 0;   // before clipping
+  std::int64_t targets = 0;  // of all ranks
+  bool skipped = false;      // loss or gradient was not finite: nothing was changed
+  std::int64_t raised = 0;   // flags of all ranks together
+  double computeSeconds = 0;
+  double waitSeconds = 0;
+  double communicationSeconds = 0;
+};
+
+class TrainingStep {
+ public:
+  TrainingStep(const model::Configuration& configuration, const TrainOptions& options, const BatchShape& shape,
+               comm::Communicator& communicator, const Device& device);
+
+  // `batch` holds this rank's rows of the step; `flags` is a sum of the flags above. Collective.
+  StepResult run(const data::Batch& batch, std::int64_t step, double learningRate, std::int64_t flags);
+
+  runtime::ParameterStore& parameters() { return *parameters_; }
+  optim::Optimizer& optimizer() { return *optimizer_; }
+  const runtime::Executable& executable() const { return *lastMicroBatch_; }
+  void profileInto(runtime::Profile* profile);
+
+ private:
+  void runMicroBatch(const data::Batch& batch, std::int64_t index, float gradScale);
+
+  const TrainOptions& options_;
+  BatchShape shape_;
+  comm::Communicator& communicator_;
+  std::unique_ptr<runtime::ParameterStore> parameters_;
+  std::unique_ptr<optim::Optimizer> optimizer_;
+  std::unique_ptr<optim::GradientExchange> exchange_;
+  std::unique_ptr<runtime::Executable> microBatch_;      // without exchanges; none when there is one micro batch only
+  std::unique_ptr<runtime::Executable> lastMicroBatch_;  // with them
+  std::vector<float> losses_;
+  double lossSum_ = 0;
+};
+
+// The program of a training step, and of a loss without gradients.
+graph::Program trainingProgram(const model::Configuration& configuration, std::int64_t rows,
+                               std::int64_t sequenceLength, base::DType storage, graph::Recompute recompute);
+graph::Program lossProgram(const model::Configuration& configuration, std::int64_t rows, std::int64_t sequenceLength,
+                           base::DType storage);
+
+// What the optimizer must know of each parameter of a layout.
+std::vector<optim::ParameterTraits> parameterTraits(const model::Configuration& configuration,
+                                                    const sharding::FlatLayout& layout, optim::Method method);
+
+}  // namespace tandem::train

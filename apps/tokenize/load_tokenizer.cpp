@@ -1,0 +1,75 @@
+#include "apps/tokenize/load_tokenizer.h"
+
+#include <filesystem>
+#include <optional>
+
+#include "common/base/error.h"
+#include "common/base/files.h"
+#include "common/hdf5/hdf5.h"
+#include "common/tokenizer/tiktoken.h"
+#include "common/tokenizer/tokenizer_json.h"
+
+namespace tandem::app {
+namespace {
+
+using base::Error;
+using base::ErrorKind;
+using tokenizer::Tokenizer;
+
+constexpr std::string_view hdf5Signature = "\x89HDF\r\n\x1a\n";
+
+std::string readStart(const std::filesystem::path& path) {
+  std::string start(64, '\0');
+  const std::int64_t got = base::File::openForReading(path).readAt(0, std::as_writable_bytes(std::span(start)));
+  start.resize(static_cast<std::size_t>(got));
+  return start;
+}
+
+// The text that a tokenizer is made from; of HDF5 files what is stored under /tokenizer.
+std::string readSource(std::string path) {
+  if (!std::filesystem::exists(path)) throw Error(ErrorKind::usage, "the tokenizer '" + path + "' does not exist");
+  if (std::filesystem::is_directory(path)) {
+    path += "/tokenizer.json";
+    if (!std::filesystem::exists(path)) throw Error(ErrorKind::usage, "'" + path + "' does not exist");
+  }
+  if (!readStart(path).starts_with(hdf5Signature)) return base::readFile(path);
+  const hdf5::File file = hdf5::File::open(path);
+  if (!file.has("/tokenizer")) {
+    throw Error(ErrorKind::badData, "'" + path +
+                                        "' holds no tokenizer: it has no /tokenizer, as our datasets and "
+                                        "checkpoints do");
+  }
+  return file.readText("/tokenizer");
+}
+
+Tokenizer makeTokenizer(const std::string& text, const std::string& path, const std::string& pattern) {
+  const std::size_t first = text.find_first_not_of(" \t\r\n");
+  const bool isJson = first != std::string::npos && text[first] == '{';
+  if (isJson || !path.ends_with(".tiktoken")) {
+    if (!pattern.empty()) {
+      throw Error(ErrorKind::usage, "--pattern is for .tiktoken files; the tokenizer of '" + path + "' says its own");
+    }
+    return tokenizer::fromJson(text, path);
+  }
+  if (pattern.empty()) {
+    throw Error(ErrorKind::usage, "'" + path +
+                                      "' does not say how it cuts text into words: give --pattern (gpt2, "
+                                      "cl100k, o200k, llama3 or qwen2)");
+  }
+  return tokenizer::fromTiktoken(text, tokenizer::parsePattern(pattern), path);
+}
+
+}  // namespace
+
+Tokenizer loadTokenizer(comm::Communicator& world, const std::string& path, const std::string& pattern) {
+  std::string text;
+  comm::agreeOn(world, [&] {
+    if (world.rank() == 0) text = readSource(path);
+  });
+  text = comm::broadcastText(world, std::move(text), 0);
+  std::optional<Tokenizer> tokenizer;
+  comm::agreeOn(world, [&] { tokenizer = makeTokenizer(text, path, pattern); });
+  return *tokenizer;
+}
+
+}  // namespace tandem::app

@@ -162,6 +162,33 @@ TEST(Differentiate, microBatchesAddUp) {
   EXPECT_EQ(both.gradients(), first.gradients()) << "a first micro batch forgets what was there before";
 }
 
+// Weights that bfloat16 holds exactly, so that only what happens on the way differs.
+TEST(Differentiate, withBfloat16StorageGivesTheSameGradientsToItsPrecision) {
+  for (const bool llama : {false, true}) {
+    SmallModel model{.layers = 1};
+    const auto build = [&] { return fuse(differentiate(fuse(llama ? llamaLike(model) : gpt2Like(model)))); };
+    ProgramRunner exact(build());
+    model.type = DType::bf16;
+    ProgramRunner rounded(build());
+    for (auto& [name, values] : exact.parameters) {
+      for (float& value : values) value = static_cast<float>(base::BFloat16(value));
+    }
+    rounded.parameters = exact.parameters;
+    const Batch batch = randomBatch(build());
+    exact.run(batch);
+    rounded.run(batch);
+    for (const auto& [name, values] : exact.gradients()) {
+      double error = 0, norm = 0;
+      for (std::size_t index = 0; index < values.size(); ++index) {
+        error += std::pow(values[index] - rounded.gradients().at(name)[index], 2);
+        norm += std::pow(values[index], 2);
+      }
+      EXPECT_LT(std::sqrt(error / norm), 0.05) << name;
+      EXPECT_GT(error, 0) << name;
+    }
+  }
+}
+
 TEST(Differentiate, givesNoGradientToAFrozenWeight) {
   Program forward = llamaLike({.tied = false});
   for (const char* name : {"head.weight", "layers.0.qkv.weight", "embedding.weight"}) {

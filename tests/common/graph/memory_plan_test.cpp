@@ -145,6 +145,7 @@ TEST(MemoryPlan, theArenaOfAForwardPassDoesNotGrowWithTheLayers) {
   EXPECT_EQ(planMemory(fuse(gpt2Like(model))).arenaBytes, two);
 }
 
+// The residual is read by the backward pass, the projection is not: only that one can be overwritten.
 TEST(MemoryPlan, rotatesAndAddsInPlace) {
   const Program program = differentiate(llamaLike({}));
   const MemoryPlan plan = planMemory(program);
@@ -153,7 +154,6 @@ TEST(MemoryPlan, rotatesAndAddsInPlace) {
   EXPECT_EQ(offset("layers.1.projection"), offset("layers.1.middle"));
 }
 
-// The residual is read by the backward pass, the projection is not: only that one can be overwritten.
 TEST(MemoryPlan, tableAddsUp) {
   const Program program = fuse(differentiate(fuse(gpt2Like({}))));
   const MemoryPlan plan = planMemory(program);

@@ -17,6 +17,15 @@ std::size_t bytesOf(const Tensor& tensor) {
 // A NaN in float32 and in bfloat16.
 void fillWithNan(void* memory, std::size_t bytes) { std::memset(memory, 0xff, bytes); }
 
+void store(void* memory, DType type, const std::vector<float>& values) {
+  if (type == DType::f32) {
+    std::memcpy(memory, values.data(), values.size() * sizeof(float));
+    return;
+  }
+  auto* target = static_cast<base::BFloat16*>(memory);
+  for (std::size_t index = 0; index < values.size(); ++index) target[index] = base::BFloat16(values[index]);
+}
+
 bool names(const std::vector<TensorId>& ids, TensorId id) { return std::ranges::count(ids, id) > 0; }
 
 }  // namespace
@@ -85,7 +94,7 @@ std::vector<float> ProgramRunner::run(const Batch& batch, bool firstMicroBatch) 
     const Tensor& tensor = program_.tensors()[id];
     views.push_back(viewOf(static_cast<TensorId>(id)));
     void* memory = views.back().data;
-    if (tensor.role == Role::parameter) std::memcpy(memory, parameters.at(tensor.name).data(), bytesOf(tensor));
+    if (tensor.role == Role::parameter) store(memory, tensor.type, parameters.at(tensor.name));
     if (tensor.role != Role::input) continue;
     if (tensor.name == "gradScale") {
       std::memcpy(memory, &gradScale, sizeof gradScale);

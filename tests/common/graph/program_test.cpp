@@ -21,7 +21,7 @@ TEST(Program, findsTensorsByNameAndByRole) {
   EXPECT_EQ(names, expected);
 }
 
-TEST(Program, countsAtiedTableOnce) {
+TEST(Program, countsATiedTableOnce) {
   EXPECT_EQ(llamaLike({.tied = false}).parameterCount() - llamaLike({.tied = true}).parameterCount(), 13 * 8);
 }
 

@@ -16,10 +16,10 @@ class Builder {
   TensorId input(const std::string& name) const { return program.find(name); }
   TensorId parameter(const std::string& name, const Shape& shape) {
     const TensorId found = program.find(name);
-    return found == none ? program.addTensor(name, shape, DType::f32, Role::parameter) : found;
+    return found == none ? program.addTensor(name, shape, model_.type, Role::parameter) : found;
   }
   TensorId rows(const std::string& name, std::int64_t width) {
-    return program.addTensor(name, {model_.batch, model_.time, width}, DType::f32, Role::activation);
+    return program.addTensor(name, {model_.batch, model_.time, width}, model_.type, Role::activation);
   }
 
   TensorId norm(const std::string& name, TensorId x, kernels::NormKind kind) {

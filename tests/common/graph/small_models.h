@@ -9,6 +9,7 @@ struct SmallModel {
   std::int64_t batch = 2, time = 6, vocabulary = 13, width = 8, heads = 2, kvHeads = 2, hidden = 12, layers = 2;
   std::int64_t window = 0;
   bool tied = true;
+  DType type = DType::f32;                                                 // of weights and activations
   bool queryKeyNorm = false;                                               // of the Llama-like one
   kernels::ActivationKind activation = kernels::ActivationKind::geluTanh;  // of the GPT-2-like one
 };

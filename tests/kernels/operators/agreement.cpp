@@ -1,5 +1,6 @@
 #include "tests/kernels/operators/agreement.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <sstream>
@@ -12,8 +13,9 @@ namespace {
 
 constexpr std::uint64_t seed = 20;
 
-double toleranceOf(const Case& recipe, DType varied) {
-  return varied == DType::bf16 ? recipe.halfTolerance : recipe.singleTolerance;
+double toleranceOf(const Case& recipe, DType varied, const std::string& operand) {
+  const bool isHalf = varied == DType::bf16 || recipe.operand(operand).storage == Storage::half;
+  return isHalf ? recipe.halfTolerance : recipe.singleTolerance;
 }
 
 // Root mean square of the finite elements.
@@ -37,8 +39,8 @@ double errorOf(double got, double want, double typical) {
 }
 
 void compareElements(const std::string& place, const std::vector<double>& got, const std::vector<double>& want,
-                     double tolerance, std::ostream& complaints) {
-  const double typical = typicalMagnitude(want);
+                     double smallestMagnitude, double tolerance, std::ostream& complaints) {
+  const double typical = std::max(typicalMagnitude(want), smallestMagnitude);
   std::size_t worst = 0, wrong = 0;
   double worstError = 0;
   for (std::size_t i = 0; i < want.size(); ++i) {
@@ -95,7 +97,7 @@ std::string compareSteps(const Case& recipe, DType varied, Backend& tested, int 
     const std::set<std::string> written = testedPlace.operands.written();
     for (const std::string& operand : written) {
       compareElements(step.operatorName + "." + operand, got.elements(operand), want.elements(operand),
-                      toleranceOf(recipe, varied), complaints);
+                      recipe.smallestMagnitude, toleranceOf(recipe, varied, operand), complaints);
     }
     compareUntouched(step.operatorName, written, before, got, complaints);
     if (!testedPlace.guardsAreIntact()) complaints << step.operatorName << " wrote outside its operands\n";
@@ -116,10 +118,10 @@ std::string comparePass(const Case& recipe, DType varied, Backend& tested) {
   }
   referencePlace.download(want);
   testedPlace.download(got);
-  // The roundings of several operators add up.
-  const double tolerance = 4 * toleranceOf(recipe, varied);
+  // Four times the tolerance of one operator, since the roundings of several add up.
   for (const auto& [input, gradient] : recipe.derivatives) {
-    compareElements(gradient, got.elements(gradient), want.elements(gradient), tolerance, complaints);
+    compareElements(gradient, got.elements(gradient), want.elements(gradient), recipe.smallestMagnitude,
+                    4 * toleranceOf(recipe, varied, gradient), complaints);
   }
   return complaints.str();
 }

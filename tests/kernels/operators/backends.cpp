@@ -7,10 +7,8 @@ namespace tandem::kernels::test {
 
 const std::vector<BackendChoice>& backendChoices() {
   static const std::vector<BackendChoice> choices = {
-      {"reference", false, {}},
-#ifdef TANDEM_TEST_CPU_BACKEND
-      {"cpu", true, {"onednn", "openblas"}},
-#endif
+      {"reference", true, false, {}},
+      {"cpu", false, true, {"onednn", "openblas"}},
   };
   return choices;
 }
@@ -19,9 +17,7 @@ Backend& backendFor(const BackendChoice& choice, int threads, const std::string&
   static std::map<std::tuple<std::string, int, std::string>, std::unique_ptr<Backend>> made;
   auto& backend = made[{choice.name, threads, matrixLibrary}];
   if (backend) return *backend;
-#ifdef TANDEM_TEST_CPU_BACKEND
   if (choice.name == "cpu") backend = makeCpuBackend({.threads = threads, .matrixLibrary = matrixLibrary});
-#endif
   if (choice.name == "reference") backend = makeReferenceBackend();
   return *backend;
 }

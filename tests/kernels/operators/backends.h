@@ -10,6 +10,7 @@ namespace tandem::kernels::test {
 
 struct BackendChoice {
   std::string name;
+  bool isReference = false;  // compared only with itself, which proves the harness
   bool hasThreads = false;
   std::vector<std::string> matrixLibraries;
 };

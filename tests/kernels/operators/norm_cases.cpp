@@ -115,10 +115,12 @@ void addNormCases(Registry& registry) {
              Options{kind, 5, 96, Sum::none, true, true},
              Options{kind, 33, 769, Sum::own, bias},
              Options{kind, 0, 16, Sum::own, bias},
-             Options{kind, 3, 64, Sum::none, bias, false, false, constant(0), "_zeros"},
          }) {
       registry.cases.push_back(makeCase(options));
     }
+    // Only epsilon keeps a row of zeros from a division by zero; it bends at sqrt(epsilon).
+    registry.cases.push_back(makeCase({kind, 3, 64, Sum::none, bias, false, false, constant(0), "_zeros"}));
+    registry.cases.back().differenceStep = 1e-7;
     registry.timed.push_back(makeCase({kind, 1024, 768, Sum::own, bias}));
   }
   // The variance must not be lost in the square of the mean.

@@ -138,6 +138,8 @@ class Case {
   std::vector<std::pair<std::string, std::string>> losses, derivatives;
   std::vector<DType> types = {DType::f32, DType::bf16};
   double singleTolerance = 1e-5, halfTolerance = 1e-2;
+  double smallestMagnitude = 0;  // by which errors are judged at least, where results cancel to nothing
+  double differenceStep = 1e-5;  // of finite differences; well below the scale on which the operator bends
 
  private:
   std::string family_, variant_;

@@ -29,34 +29,65 @@ class WordEncoder {
   WordEncoder(const detail::Tables& tables, WordCache& cache, const char* textEnd, std::vector<TokenId>& ids)
       : tables_(tables), cache_(cache), textEnd_(textEnd), ids_(ids) {}
 
+  // Words wait until a batch of them is there, while the lines of memory that they need are on their way.
   void operator()(const char* begin, const char* end) {
-    const auto size = static_cast<std::size_t>(end - begin);
-    if (size <= WordCache::shortBytes) {
-      encodeShort(begin, size);
-    } else if (size <= WordCache::middleBytes) {
-      encodeMiddle(begin, size);
-    } else {
-      encodeLong({begin, size});
+    Waiting& next = waiting_[waitingCount_++];
+    next.word = begin;
+    next.size = static_cast<std::size_t>(end - begin);
+    if (next.size <= WordCache::shortBytes) {
+      next.key = WordCache::shortKey(begin, next.size, static_cast<std::size_t>(textEnd_ - begin));
+      next.line = &cache_.shortLine(next.key);
+      __builtin_prefetch(next.line);
+    } else if (next.size <= WordCache::middleBytes) {
+      next.entry = &cache_.middleEntry(detail::wordHash(begin, next.size));
+      __builtin_prefetch(next.entry);
     }
+    if (waitingCount_ == batch) encodeWaiting();
   }
+  void finish() {
+    encodeWaiting();
+    flush();
+  }
+
+ private:
+  static constexpr std::size_t room = 1024;
+  static constexpr std::size_t batch = 32;
+
+  struct Waiting {
+    const char* word;
+    std::size_t size;
+    WordCache::ShortKey key;
+    WordCache::ShortLine* line;
+    WordCache::MiddleEntry* entry;
+  };
+
+  void encodeWaiting() {
+    for (std::size_t i = 0; i < waitingCount_; ++i) {
+      const Waiting& next = waiting_[i];
+      if (next.size <= WordCache::shortBytes) {
+        encodeShort(next.word, next.size, next.key, *next.line);
+      } else if (next.size <= WordCache::middleBytes) {
+        encodeMiddle(next.word, next.size, *next.entry);
+      } else {
+        encodeLong({next.word, next.size});
+      }
+    }
+    waitingCount_ = 0;
+  }
+
   void flush() {
     ids_.insert(ids_.end(), buffer_, buffer_ + count_);
     count_ = 0;
   }
 
- private:
-  static constexpr std::size_t room = 1024;
-
-  void encodeShort(const char* word, std::size_t size) {
-    const auto key = WordCache::shortKey(word, size, static_cast<std::size_t>(textEnd_ - word));
-    WordCache::ShortLine& line = cache_.shortLine(key);
+  void encodeShort(const char* word, std::size_t size, const WordCache::ShortKey& key, WordCache::ShortLine& line) {
     if (line.recent.key == key) return append(line.recent);
     if (line.latest.key == key) {
       std::swap(line.recent, line.latest);
       return append(line.recent);
     }
     TokenId tokens[Merger::shortWord];
-    const std::size_t count = compute({word, size}, detail::wordHash(word, size), tokens);
+    const std::size_t count = compute({word, size}, tokens);
     append(tokens, count);
     if (count > WordCache::shortTokens) return;
     line.latest = {};
@@ -64,12 +95,10 @@ class WordEncoder {
     std::copy(tokens, tokens + count, line.latest.tokens);
   }
 
-  void encodeMiddle(const char* word, std::size_t size) {
-    const std::uint64_t hash = detail::wordHash(word, size);
-    WordCache::MiddleEntry& entry = cache_.middleEntry(hash);
+  void encodeMiddle(const char* word, std::size_t size, WordCache::MiddleEntry& entry) {
     if (entry.size == size && std::memcmp(entry.bytes, word, size) == 0) return append(entry.tokens, entry.count);
     TokenId tokens[Merger::shortWord];
-    const std::size_t count = compute({word, size}, hash, tokens);
+    const std::size_t count = compute({word, size}, tokens);
     append(tokens, count);
     if (count > WordCache::middleTokens) return;
     entry.size = static_cast<std::uint8_t>(size);
@@ -81,11 +110,11 @@ class WordEncoder {
   void encodeLong(std::string_view word) {
     if (word.size() <= Merger::shortWord) {
       TokenId tokens[Merger::shortWord];
-      append(tokens, compute(word, detail::wordHash(word.data(), word.size()), tokens));
+      append(tokens, compute(word, tokens));
       return;
     }
     flush();
-    const TokenId whole = tables_.wholeWord(word, detail::wordHash(word.data(), word.size()));
+    const TokenId whole = tables_.wholeWord(word);
     if (whole != noToken) {
       ids_.push_back(whole);
     } else {
@@ -93,8 +122,8 @@ class WordEncoder {
     }
   }
 
-  std::size_t compute(std::string_view word, std::uint64_t hash, TokenId* tokens) const {
-    const TokenId whole = tables_.wholeWord(word, hash);
+  std::size_t compute(std::string_view word, TokenId* tokens) const {
+    const TokenId whole = tables_.wholeWord(word);
     if (whole == noToken) return tables_.merger.mergeShort(word, tokens);
     tokens[0] = whole;
     return 1;
@@ -103,9 +132,9 @@ class WordEncoder {
   void append(const WordCache::ShortEntry& entry) {
     TokenId* place = buffer_ + count_;
     std::memcpy(place, entry.tokens, sizeof(entry.tokens));
-    std::size_t count = 1;
-    while (count < WordCache::shortTokens && entry.tokens[count] != noToken) ++count;
-    count_ += count;
+    // Without a branch, as how many tokens a word has is hard to foresee.
+    count_ += 1;
+    for (std::size_t i = 1; i < WordCache::shortTokens; ++i) count_ += entry.tokens[i] != noToken ? 1 : 0;
     if (count_ > room) flush();
   }
   void append(const TokenId* tokens, std::size_t count) {
@@ -120,6 +149,8 @@ class WordEncoder {
   std::vector<TokenId>& ids_;
   TokenId buffer_[room + Merger::shortWord];
   std::size_t count_ = 0;
+  Waiting waiting_[batch];
+  std::size_t waitingCount_ = 0;
 };
 
 // Parts the text at added tokens, which are appended, and hands over what is between them.
@@ -167,7 +198,7 @@ void Encoder::encodeWords(std::string_view text, std::vector<TokenId>& ids) {
   WordEncoder words(tokenizer_.tables(), *cache_, text.data() + text.size(), ids);
   // By reference: the buffer belongs to this one encoder of words.
   detail::forEachWord(tokenizer_.pattern(), text, [&words](const char* begin, const char* end) { words(begin, end); });
-  words.flush();
+  words.finish();
 }
 
 }  // namespace tandem::tokenizer

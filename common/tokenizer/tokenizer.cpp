@@ -84,31 +84,12 @@ std::optional<TokenId> firstAdded(const Definition& definition, std::initializer
   return std::nullopt;
 }
 
-std::vector<bool> reachedTokens(const Definition& definition, const detail::Merger& merger,
-                                const detail::Vocabulary& vocabulary) {
-  if (definition.ignoresMerges) return std::vector<bool>(definition.tokens.size(), true);
-  std::vector<bool> reached(definition.tokens.size());
-  std::vector<TokenId> ids;
-  for (TokenId id = 0; id < definition.tokens.size(); ++id) {
-    const std::string& bytes = definition.tokens[id].bytes;
-    const bool hasAllBytes = std::all_of(bytes.begin(), bytes.end(), [&](char c) {
-      return vocabulary.ofByte(static_cast<unsigned char>(c)) != detail::noToken;
-    });
-    if (definition.tokens[id].literal || !hasAllBytes) continue;
-    ids.clear();
-    merger.merge(bytes, ids);
-    reached[id] = ids.size() == 1 && ids[0] == id;
-  }
-  return reached;
-}
-
 }  // namespace
 
 detail::Tables::Tables(Definition given)
     : definition(std::move(given)),
       vocabulary(definition.tokens),
       merger(definition, vocabulary),
-      isReached(reachedTokens(definition, merger, vocabulary)),
       isSpecial(definition.tokens.size()) {
   for (const AddedToken& added : definition.addedTokens) {
     const std::string& content = definition.tokens[added.id].bytes;

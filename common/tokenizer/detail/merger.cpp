@@ -28,6 +28,8 @@ std::size_t pairHash(std::uint64_t pair) { return static_cast<std::size_t>(mixBi
 
 Merger::Merger(const Definition& definition, const Vocabulary& vocabulary)
     : slots_(std::bit_ceil(2 * definition.merges.size() + 2)),
+      filter_(std::bit_ceil(definition.merges.size() / 8 + 1)),
+      byteMerges_(65536, noMerge),
       unknown_(definition.unknown),
       fusesUnknown_(definition.fusesUnknown) {
   for (int byte = 0; byte < 256; ++byte) {
@@ -40,20 +42,32 @@ Merger::Merger(const Definition& definition, const Vocabulary& vocabulary)
     if (i > 0 && !sharesRank) ++rank;
     insert(merge.left, merge.right, (rank << 32) | merge.result);
   }
+  if (rank >> 25 != 0) {
+    throw base::Error(base::ErrorKind::badData,
+                      "the tokenizer has " + std::to_string(rank + 1) + " ranks of merges; at most 2^25 are supported");
+  }
+  hasAllBytes_ = std::find(byteTokens_.begin(), byteTokens_.end(), noToken) == byteTokens_.end();
+  for (std::size_t both = 0; both < byteMerges_.size(); ++both) {
+    byteMerges_[both] = find(byteTokens_[both >> 8], byteTokens_[both & 255]);
+  }
 }
 
 void Merger::insert(TokenId left, TokenId right, RankedToken merged) {
   const std::uint64_t pair = pairKey(left, right);
+  const std::size_t hash = pairHash(pair);
+  filter_[(hash >> 38) & (filter_.size() - 1)] |= std::uint64_t{1} << (hash >> 32 & 63);
   const std::size_t mask = slots_.size() - 1;
-  std::size_t place = pairHash(pair) & mask;
+  std::size_t place = hash & mask;
   while (slots_[place].merged != noMerge && slots_[place].pair != pair) place = (place + 1) & mask;
   if (slots_[place].merged == noMerge) slots_[place] = {pair, merged};
 }
 
 Merger::RankedToken Merger::find(TokenId left, TokenId right) const {
   const std::uint64_t pair = pairKey(left, right);
+  const std::size_t hash = pairHash(pair);
+  if ((filter_[(hash >> 38) & (filter_.size() - 1)] >> (hash >> 32 & 63) & 1) == 0) return noMerge;
   const std::size_t mask = slots_.size() - 1;
-  std::size_t place = pairHash(pair) & mask;
+  std::size_t place = hash & mask;
   while (true) {
     const Slot& slot = slots_[place];
     if (slot.pair == pair || slot.merged == noMerge) return slot.merged;
@@ -80,24 +94,77 @@ std::size_t Merger::bytesToTokens(std::string_view word, TokenId* ids) const {
   return count;
 }
 
-std::size_t Merger::mergeShort(std::string_view word, TokenId* ids) const {
-  std::size_t count = bytesToTokens(word, ids);
-  RankedToken merges[shortWord + 1];  // of ids[i] and ids[i + 1]
-  for (std::size_t i = 0; i + 1 < count; ++i) merges[i] = find(ids[i], ids[i + 1]);
-  while (count > 1) {
-    std::size_t best = 0;
-    for (std::size_t i = 1; i + 1 < count; ++i) {
-      if (merges[i] < merges[best]) best = i;
-    }
-    if (merges[best] == noMerge) break;
-    ids[best] = static_cast<TokenId>(merges[best]);
-    --count;
-    for (std::size_t i = best + 1; i < count; ++i) ids[i] = ids[i + 1];
-    for (std::size_t i = best + 1; i + 1 < count; ++i) merges[i] = merges[i + 1];
-    if (best > 0) merges[best - 1] = find(ids[best - 1], ids[best]);
-    if (best + 1 < count) merges[best] = find(ids[best], ids[best + 1]);
+namespace {
+
+// The merges of a short word by the place of their left token, in a form whose minimum is the merge to apply: the rank
+// above the place, so that the leftmost of equals is found too.
+class ShortMerges {
+ public:
+  static constexpr std::int32_t none = std::numeric_limits<std::int32_t>::max();
+  static constexpr int placeBits = 6;
+
+  explicit ShortMerges(std::size_t places) : blocks_((places + width - 1) / width) {
+    std::fill(keys_, keys_ + blocks_ * width, none);
   }
-  return count;
+  void set(std::size_t place, std::uint64_t rankedToken) {
+    const std::uint64_t key = (rankedToken >> 32) << placeBits | place;
+    keys_[place] = static_cast<std::int32_t>(std::min<std::uint64_t>(key, none));
+    results_[place] = static_cast<TokenId>(rankedToken);
+  }
+  void clear(std::size_t place) { keys_[place] = none; }
+  TokenId result(std::size_t place) const { return results_[place]; }
+
+  // In blocks of a fixed width, which the compiler turns into vector instructions.
+  std::int32_t lowest() const {
+    std::int32_t low[width];
+    std::copy(keys_, keys_ + width, low);
+    for (std::size_t block = 1; block < blocks_; ++block) {
+      for (std::size_t i = 0; i < width; ++i) low[i] = std::min(low[i], keys_[block * width + i]);
+    }
+    for (std::size_t half = width / 2; half > 0; half /= 2) {
+      for (std::size_t i = 0; i < half; ++i) low[i] = std::min(low[i], low[i + half]);
+    }
+    return low[0];
+  }
+
+ private:
+  static constexpr std::size_t width = 8;
+  std::size_t blocks_;
+  std::int32_t keys_[Merger::shortWord];
+  TokenId results_[Merger::shortWord];
+};
+static_assert(Merger::shortWord == std::size_t{1} << ShortMerges::placeBits);
+
+}  // namespace
+
+std::size_t Merger::mergeShort(std::string_view word, TokenId* ids) const {
+  const std::size_t count = bytesToTokens(word, ids);
+  if (count < 2) return count;
+  ShortMerges merges(count);
+  const auto byteAt = [word](std::size_t i) { return static_cast<std::size_t>(static_cast<unsigned char>(word[i])); };
+  for (std::size_t i = 0; i + 1 < count; ++i) {
+    merges.set(i, hasAllBytes_ ? byteMerges_[byteAt(i) << 8 | byteAt(i + 1)] : find(ids[i], ids[i + 1]));
+  }
+  // A bit for each place that still begins a token.
+  std::uint64_t live = ~std::uint64_t{0} >> (shortWord - count);
+  for (std::int32_t lowest = merges.lowest(); lowest != ShortMerges::none; lowest = merges.lowest()) {
+    const auto left = static_cast<std::size_t>(lowest) % shortWord;
+    ids[left] = merges.result(left);
+    const std::uint64_t behind = live & (~std::uint64_t{1} << left);
+    const auto right = static_cast<std::size_t>(std::countr_zero(behind)) % shortWord;  // never none: it has a merge
+    live ^= std::uint64_t{1} << right;
+    merges.clear(right);
+    const std::uint64_t farther = behind & (behind - 1);
+    merges.set(left, farther == 0 ? noMerge : find(ids[left], ids[std::countr_zero(farther)]));
+    const std::uint64_t before = live & ((std::uint64_t{1} << left) - 1);
+    if (before != 0) {
+      const auto previous = static_cast<std::size_t>(std::bit_width(before)) - 1;
+      merges.set(previous, find(ids[previous], ids[left]));
+    }
+  }
+  std::size_t kept = 0;
+  for (; live != 0; live &= live - 1) ids[kept++] = ids[std::countr_zero(live)];
+  return kept;
 }
 
 void Merger::merge(std::string_view word, std::vector<TokenId>& ids) const {

@@ -14,6 +14,7 @@ namespace tandem::tokenizer::detail {
 
 class Merger {
  public:
+  // Throws Error of kind badData if there are more than 2^25 ranks.
   Merger(const Definition& definition, const Vocabulary& vocabulary);
 
   // Words up to this many bytes are merged on the stack, scanning for the lowest rank; longer ones with a heap, in
@@ -41,6 +42,10 @@ class Merger {
   void insert(TokenId left, TokenId right, RankedToken merged);
 
   std::vector<Slot> slots_;  // open addressing, a power of two, at most half full
+  // Most pairs that are looked up merge to nothing; a bit for each hash tells most of them without touching slots_.
+  std::vector<std::uint64_t> filter_;
+  std::vector<RankedToken> byteMerges_;  // of two bytes, the left one above the right one
+  bool hasAllBytes_;
   std::array<TokenId, 256> byteTokens_;
   std::optional<TokenId> unknown_;
   bool fusesUnknown_;

@@ -15,17 +15,12 @@ namespace tandem::tokenizer::detail {
 struct Tables {
   explicit Tables(Definition given);
 
-  // The one token that a whole word becomes without looking further, or noToken.
-  TokenId wholeWord(std::string_view word, std::uint64_t wordsHash) const {
-    const TokenId id = vocabulary.find(word, wordsHash);
-    return id != noToken && isReached[id] ? id : noToken;
-  }
+  // The token that a whole word is without regard to merges, where the tokenizer works so; else noToken.
+  TokenId wholeWord(std::string_view word) const { return definition.ignoresMerges ? vocabulary.find(word) : noToken; }
 
   Definition definition;
   Vocabulary vocabulary;
   Merger merger;
-  // By id: whether the merges make this token of its own bytes, or merges are ignored for whole words.
-  std::vector<bool> isReached;
   std::vector<bool> isSpecial;
   // Added tokens to find: always, or with special ones; in the text as given, or normalised.
   AddedTokenFinder always, withSpecial, alwaysNormalized, withSpecialNormalized;

@@ -23,8 +23,7 @@ class Vocabulary {
     return {blob_.data() + offsets_[id], static_cast<std::size_t>(offsets_[id + 1] - offsets_[id])};
   }
   // The token that is made of these bytes, literal ones left out; noToken if there is none.
-  TokenId find(std::string_view word) const { return find(word, wordHash(word.data(), word.size())); }
-  TokenId find(std::string_view word, std::uint64_t hash) const;
+  TokenId find(std::string_view word) const;
   // The token of a single byte, or noToken.
   TokenId ofByte(unsigned char byte) const { return byteTokens_[byte]; }
 
@@ -37,6 +36,8 @@ class Vocabulary {
   std::string blob_;
   std::vector<std::int64_t> offsets_;
   std::vector<Slot> slots_;  // open addressing, a power of two, at most half full
+  // Most words that are looked up are no token; a bit for each hash tells most of them without touching slots_.
+  std::vector<std::uint64_t> filter_;
   std::array<TokenId, 256> byteTokens_;
 };
 

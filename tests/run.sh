@@ -1,0 +1,26 @@
+#!/usr/bin/env bash
+# Builds a preset with its tests and runs them.
+#
+#   tests/run.sh [--preset cpu|asan|tsan|coverage] [--jobs N] [ctest's options, such as -R NAME or -L LABEL]
+#
+# Labels: fast (units, seconds), mpi (several ranks), integration (the executables chained), house (rules of the code).
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+preset=cpu
+jobs=$(nproc)
+options=()
+while (($#)); do
+    case $1 in
+        --preset) preset=$2; shift 2 ;;
+        --jobs) jobs=$2; shift 2 ;;
+        *) options+=("$1"); shift ;;
+    esac
+done
+
+jobscripts/install-deps.sh
+log=build/$preset-configure.log
+mkdir -p build
+cmake --preset "$preset" >"$log" || { cat "$log"; exit 1; }
+cmake --build --preset "$preset" --parallel "$jobs"
+ctest --preset "$preset" --parallel "$jobs" --no-tests=error "${options[@]}"

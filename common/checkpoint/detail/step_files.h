@@ -13,7 +13,8 @@
 
 namespace tandem::checkpoint::detail {
 
-// Writes a shard into its open, empty file, durably, and returns its hash. Ends early, with an Error, once `cancelled`.
+// Writes a shard into its open, empty file, durably, and returns its hash. The bytes begin at a page of the memory.
+// Ends early, with an Error, once `cancelled`.
 std::string writeShard(const base::File& file, std::span<const std::byte> bytes, const std::atomic<bool>& cancelled);
 
 // Writes checkpoint.h5 and the checksums into the folder, where the shards lie already, durably.

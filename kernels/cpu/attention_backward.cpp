@@ -93,13 +93,6 @@ struct BackwardScratch {
 };
 
 template <class Element>
-float dotProduct(const Element* a, const Element* b, std::int64_t count) {
-  return sumVectors(count, [&](std::int64_t i, auto extent, Vector sum) TANDEM_SIMD_LAMBDA {
-    return hn::MulAdd(load(a + i, extent), load(b + i, extent), sum);
-  });
-}
-
-template <class Element>
 void packQueryHead(const BackwardProblem<Element>& problem, const HeadPadding& head, const BackwardExtent& extent,
                    std::int64_t batch, std::int64_t h, BackwardScratch& scratch) {
   for (std::int64_t begin = 0; begin < extent.time; begin += queryTile) {

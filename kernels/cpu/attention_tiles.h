@@ -212,6 +212,13 @@ HWY_INLINE void storeScaled(const From* from, float factor, std::int64_t count, 
                         TANDEM_SIMD_LAMBDA { store(hn::Mul(set(factor), load(from + i, extent)), to + i, extent); });
 }
 
+template <class ElementA, class ElementB>
+HWY_INLINE float dotProduct(const ElementA* a, const ElementB* b, std::int64_t count) {
+  return sumVectors(count, [&](std::int64_t i, auto extent, Vector sum) TANDEM_SIMD_LAMBDA {
+    return hn::MulAdd(load(a + i, extent), load(b + i, extent), sum);
+  });
+}
+
 // --- visibility ------------------------------------------------------------------------------------------------------
 
 // Which keys a panel of queries sees, as absolute places: outside `any` none of its queries sees a key, inside `all`

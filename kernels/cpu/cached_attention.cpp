@@ -20,6 +20,7 @@ HWY_BEFORE_NAMESPACE();
 namespace tandem::kernels::cpu::HWY_NAMESPACE {
 
 constexpr std::int64_t chunkKeys = 512;
+constexpr std::int64_t stepKeys = 64;          // of a chunk, which all queries go through before the next
 constexpr std::int64_t mostDecodedTokens = 4;  // of a sequence in one call; more go through the flash kernel
 
 template <class Element>
@@ -118,14 +119,44 @@ struct Partials {
   }
 };
 
+// The sums of the lanes of four vectors.
+HWY_INLINE void storeLaneSums(Vector a, Vector b, Vector c, Vector d, float* sums) {
+#if HWY_TARGET == HWY_SCALAR
+  sums[0] = hn::GetLane(a), sums[1] = hn::GetLane(b), sums[2] = hn::GetLane(c), sums[3] = hn::GetLane(d);
+#else
+  const Floats floats;
+  // Within blocks of four lanes: (a0 + a2, b0 + b2, a1 + a3, b1 + b3), then (a, b, c, d); at last over the blocks.
+  const hn::Repartition<double, Floats> pairs;
+  const auto ab = hn::BitCast(pairs, hn::Add(hn::InterleaveLower(floats, a, b), hn::InterleaveUpper(floats, a, b)));
+  const auto cd = hn::BitCast(pairs, hn::Add(hn::InterleaveLower(floats, c, d), hn::InterleaveUpper(floats, c, d)));
+  const Vector blocks = hn::Add(hn::BitCast(floats, hn::InterleaveLower(pairs, ab, cd)),
+                                hn::BitCast(floats, hn::InterleaveUpper(pairs, ab, cd)));
+  HWY_ALIGN float buffer[laneCount];
+  hn::Store(blocks, floats, buffer);
+  const Quad quad;
+  auto total = hn::Load(quad, buffer);
+  for (std::int64_t lane = 4; lane < laneCount; lane += 4) total = hn::Add(total, hn::Load(quad, buffer + lane));
+  hn::StoreU(total, quad, sums);
+#endif
+}
+
 template <class Element>
 void scoreKeys(const float* query, const Element* keys, std::int64_t keyStride, std::int64_t count,
                std::int64_t headSize, float* scores) {
-  for (std::int64_t s = 0; s < count; ++s) {
-    scores[s] = sumVectors(headSize, [&](std::int64_t i, auto extent, Vector sum) TANDEM_SIMD_LAMBDA {
-      return hn::MulAdd(load(query + i, extent), load(keys + s * keyStride + i, extent), sum);
+  std::int64_t s = 0;
+  for (; s + 4 <= count; s += 4) {
+    const Element* key = keys + s * keyStride;
+    Vector sum0 = hn::Zero(Floats()), sum1 = sum0, sum2 = sum0, sum3 = sum0;
+    forVectors(headSize, [&](std::int64_t i, auto extent) TANDEM_SIMD_LAMBDA {
+      const Vector part = load(query + i, extent);
+      sum0 = hn::MulAdd(part, load(key + i, extent), sum0);
+      sum1 = hn::MulAdd(part, load(key + keyStride + i, extent), sum1);
+      sum2 = hn::MulAdd(part, load(key + 2 * keyStride + i, extent), sum2);
+      sum3 = hn::MulAdd(part, load(key + 3 * keyStride + i, extent), sum3);
     });
+    storeLaneSums(sum0, sum1, sum2, sum3, scores + s);
   }
+  for (; s < count; ++s) scores[s] = dotProduct(query, keys + s * keyStride, headSize);
 }
 
 // Scores become weights relative to the largest. `scores` has room for a whole vector.
@@ -147,28 +178,34 @@ inline void weighScores(float* scores, std::int64_t count, const PartialSoftmax&
   *result.sum = hn::GetLane(hn::SumOfLanes(floats, sum));
 }
 
-template <class Element>
-void weighValues(const float* weights, const Element* values, std::int64_t valueStride, std::int64_t count,
-                 std::int64_t headSize, float* output) {
+// output, some vectors of it, += weights^T values
+template <std::size_t... kVectors, class Element>
+HWY_INLINE void sumValueVectors(std::index_sequence<kVectors...>, const float* weights, const Element* values,
+                                std::int64_t valueStride, std::int64_t count, float* output) {
   const Floats floats;
+  Vector sums[sizeof...(kVectors)] = {hn::LoadU(floats, output + static_cast<std::int64_t>(kVectors) * laneCount)...};
+  for (std::int64_t s = 0; s < count; ++s) {
+    const Vector weight = set(weights[s]);
+    const Element* value = values + s * valueStride;
+    ((sums[kVectors] =
+          hn::MulAdd(weight, load(value + static_cast<std::int64_t>(kVectors) * laneCount, Whole{}), sums[kVectors])),
+     ...);
+  }
+  (hn::StoreU(sums[kVectors], floats, output + static_cast<std::int64_t>(kVectors) * laneCount), ...);
+}
+
+template <class Element>
+void sumValues(const float* weights, const Element* values, std::int64_t valueStride, std::int64_t count,
+               std::int64_t headSize, float* output) {
   std::int64_t i = 0;
-  for (; i + 4 * laneCount <= headSize; i += 4 * laneCount) {
-    Vector sum0 = hn::Zero(floats), sum1 = sum0, sum2 = sum0, sum3 = sum0;
-    for (std::int64_t s = 0; s < count; ++s) {
-      const Vector weight = set(weights[s]);
-      const Element* value = values + s * valueStride + i;
-      sum0 = hn::MulAdd(weight, load(value, Whole{}), sum0);
-      sum1 = hn::MulAdd(weight, load(value + laneCount, Whole{}), sum1);
-      sum2 = hn::MulAdd(weight, load(value + 2 * laneCount, Whole{}), sum2);
-      sum3 = hn::MulAdd(weight, load(value + 3 * laneCount, Whole{}), sum3);
-    }
-    hn::StoreU(sum0, floats, output + i);
-    hn::StoreU(sum1, floats, output + i + laneCount);
-    hn::StoreU(sum2, floats, output + i + 2 * laneCount);
-    hn::StoreU(sum3, floats, output + i + 3 * laneCount);
+  for (; i + 8 * laneCount <= headSize; i += 8 * laneCount) {
+    sumValueVectors(std::make_index_sequence<8>(), weights, values + i, valueStride, count, output + i);
+  }
+  for (; i + 2 * laneCount <= headSize; i += 2 * laneCount) {
+    sumValueVectors(std::make_index_sequence<2>(), weights, values + i, valueStride, count, output + i);
   }
   forVectors(headSize - i, [&](std::int64_t j, auto extent) TANDEM_SIMD_LAMBDA {
-    Vector sum = hn::Zero(floats);
+    Vector sum = load(output + i + j, extent);
     for (std::int64_t s = 0; s < count; ++s) {
       sum = hn::MulAdd(set(weights[s]), load(values + s * valueStride + i + j, extent), sum);
     }
@@ -176,25 +213,59 @@ void weighValues(const float* weights, const Element* values, std::int64_t value
   });
 }
 
-// All new tokens and query heads of one (sequence, kvHead) over one chunk of its keys.
+// What a thread holds of the queries that share a key head: packed, times scale * log2(e), and their scores of a chunk.
+struct DecodeScratch {
+  template <class Element>
+  DecodeScratch(Carver& carver, const CachedProblem<Element>& problem)
+      : queryStride(roundUp(problem.headSize, laneCount)),
+        queries(carver.take<float>(problem.fresh * problem.group() * queryStride)),
+        scores(carver.take<float>(problem.fresh * problem.group() * scoreStride)) {}
+  static constexpr std::int64_t scoreStride = chunkKeys + laneCount;
+  std::int64_t queryStride;
+  float *queries, *scores;
+};
+
+// All new tokens and query heads of one (sequence, kvHead) over one chunk of its keys. Keys and values are gone through
+// in short steps, each for all queries, so that they are read from memory once.
 template <class Element>
 void decodeChunk(const CachedProblem<Element>& problem, std::int64_t b, std::int64_t kvHead, std::int64_t chunk,
-                 const Partials& partials, float* query, float* scores) {
-  for (std::int64_t token = 0; token < problem.fresh; ++token) {
-    const Range visible = problem.visible(b, token);
-    const std::int64_t begin = std::max(visible.begin, chunk * chunkKeys);
-    const std::int64_t count = std::min(visible.end, (chunk + 1) * chunkKeys) - begin;
-    if (count <= 0) continue;
-    for (std::int64_t h = kvHead * problem.group(); h < (kvHead + 1) * problem.group(); ++h) {
-      const PartialSoftmax result = partials.at(problem, b, token, h, chunk);
-      storeScaled(problem.query.at(b, token, h), problem.scale * log2OfE, problem.headSize, query);
-      scoreKeys(query, problem.keyCache.at(b, begin, kvHead), problem.keyCache.timeStride, count, problem.headSize,
-                scores);
-      weighScores(scores, count, result);
-      weighValues(scores, problem.valueCache.at(b, begin, kvHead), problem.valueCache.timeStride, count,
-                  problem.headSize, result.output);
+                 const Partials& partials, const DecodeScratch& scratch) {
+  const std::int64_t chunkBegin = chunk * chunkKeys, size = problem.headSize;
+  const Range whole{std::max(problem.visible(b, 0).begin, chunkBegin),
+                    std::min(problem.visible(b, problem.fresh - 1).end, chunkBegin + chunkKeys)};
+  // body(row, keys, scores, result) for each query, with the keys that it sees of a range and their scores.
+  const auto forQueries = [&](const Range& range, const auto& body) {
+    for (std::int64_t row = 0; row < problem.fresh * problem.group(); ++row) {
+      const Range visible = problem.visible(b, row / problem.group());
+      const Range keys{std::max(visible.begin, range.begin), std::min(visible.end, range.end)};
+      if (keys.empty()) continue;
+      const PartialSoftmax result =
+          partials.at(problem, b, row / problem.group(), kvHead * problem.group() + row % problem.group(), chunk);
+      body(row, keys, scratch.scores + row * scratch.scoreStride + keys.begin - chunkBegin, result);
     }
+  };
+  const auto forSteps = [&](const auto& body) {
+    for (std::int64_t begin = whole.begin; begin < whole.end; begin += stepKeys) {
+      forQueries({begin, std::min(whole.end, begin + stepKeys)}, body);
+    }
+  };
+  for (std::int64_t row = 0; row < problem.fresh * problem.group(); ++row) {
+    const std::int64_t head = kvHead * problem.group() + row % problem.group();
+    storeScaled(problem.query.at(b, row / problem.group(), head), problem.scale * log2OfE, size,
+                scratch.queries + row * scratch.queryStride);
   }
+  forSteps([&](std::int64_t row, const Range& keys, float* scores, const PartialSoftmax&) {
+    scoreKeys(scratch.queries + row * scratch.queryStride, problem.keyCache.at(b, keys.begin, kvHead),
+              problem.keyCache.timeStride, keys.end - keys.begin, size, scores);
+  });
+  forQueries(whole, [&](std::int64_t, const Range& keys, float* scores, const PartialSoftmax& result) {
+    weighScores(scores, keys.end - keys.begin, result);
+    std::fill_n(result.output, size, 0.0f);
+  });
+  forSteps([&](std::int64_t, const Range& keys, const float* weights, const PartialSoftmax& result) {
+    sumValues(weights, problem.valueCache.at(b, keys.begin, kvHead), problem.valueCache.timeStride,
+              keys.end - keys.begin, size, result.output);
+  });
 }
 
 // The chunks of one query put together, relative to the largest score of all.
@@ -223,24 +294,20 @@ void decode(const CachedProblem<Element>& problem, Context& context) {
   const std::int64_t stride = 2 * laneCount + roundUp(problem.headSize, laneCount);
   const std::int64_t partialBytes = queries * problem.chunks * stride * static_cast<std::int64_t>(sizeof(float));
   const Partials partials{reinterpret_cast<float*>(context.scratch.get(1, partialBytes)), stride};
-  const auto carveThread = [&](Carver& carver) {
-    float* query = carver.take<float>(roundUp(problem.headSize, laneCount));
-    return std::pair<float*, float*>(query, carver.take<float>(chunkKeys + laneCount));
-  };
   Carver counter(nullptr);
-  carveThread(counter);
+  const DecodeScratch counted(counter, problem);
   const std::int64_t bytesOfThread = counter.bytes();
   std::byte* memory = context.scratch.get(0, bytesOfThread * context.threads);
   const std::int64_t units = problem.batch * problem.kvHeads * problem.chunks;
 #pragma omp parallel num_threads(context.threads)
   {
     Carver carver(memory + bytesOfThread * omp_get_thread_num());
-    const auto [query, scores] = carveThread(carver);
+    const DecodeScratch scratch(carver, problem);
 #pragma omp for schedule(dynamic, 1)
     for (std::int64_t unit = 0; unit < units; ++unit) {
       const std::int64_t sequence = unit / problem.chunks;
       decodeChunk(problem, sequence / problem.kvHeads, sequence % problem.kvHeads, unit % problem.chunks, partials,
-                  query, scores);
+                  scratch);
     }
 #pragma omp for schedule(static)
     for (std::int64_t index = 0; index < queries; ++index) {

@@ -63,9 +63,13 @@ HWY_INLINE Vector slope(Vector x) {
   if constexpr (kind == ActivationKind::geluTanh) {
     const Vector square = hn::Mul(x, x);
     const Vector inner = hn::Mul(x, hn::MulAdd(set(geluScale * geluCubic), square, set(geluScale)));
-    const Vector s = sigmoid(inner);
+    // With e = exp(-|inner|) <= 1 neither tail of sigmoid * (1 - sigmoid) = e / (1 + e)^2 cancels or overflows.
+    const Vector e = exponential(hn::Neg(hn::Abs(inner)));
+    const Vector larger = hn::Div(set(1.0f), hn::Add(set(1.0f), e));
+    const Vector smaller = hn::Mul(e, larger);
+    const Vector s = hn::IfThenElse(hn::Lt(inner, hn::Zero(Floats())), smaller, larger);
     const Vector innerSlope = hn::MulAdd(set(3 * geluScale * geluCubic), square, set(geluScale));
-    return hn::MulAdd(hn::Mul(hn::Mul(x, innerSlope), s), hn::Sub(set(1.0f), s), s);
+    return hn::MulAdd(hn::Mul(x, innerSlope), hn::Mul(smaller, larger), s);
   } else if constexpr (kind == ActivationKind::geluErf) {
     Vector distribution, density;
     normal(x, distribution, density);

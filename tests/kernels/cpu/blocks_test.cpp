@@ -78,7 +78,7 @@ TEST(Blocks, chunksOfLogitsGiveTheSameLossesAndGradientsAsSingleRows) {
   const Head head(23, 8, 1000003);  // a chunk has 8 rows
   const HeadResults whole = inOneCall(head, *backend), single = rowByRow(head, *backend);
   expectClose(whole.losses, single.losses, 1e-6f);
-  expectClose(whole.gradInput, single.gradInput, 1e-5f);  // a sum over a million classes
+  expectClose(whole.gradInput, single.gradInput, 5e-5f);  // a million tiny terms added to one that is not
   expectClose(whole.gradWeight, single.gradWeight, 1e-6f);
 }
 

@@ -11,10 +11,6 @@
 namespace tandem::tokenizer::detail {
 namespace {
 
-std::uint64_t pairKey(TokenId left, TokenId right) { return (static_cast<std::uint64_t>(left) << 32) | right; }
-
-std::size_t pairHash(std::uint64_t pair) { return static_cast<std::size_t>(mixBits(pair, 0x9E3779B97F4A7C15)); }
-
 [[noreturn]] void throwMissingByte(unsigned char byte, std::size_t offset) {
   constexpr const char* digits = "0123456789ABCDEF";
   throw base::Error(base::ErrorKind::badData,
@@ -42,9 +38,9 @@ Merger::Merger(const Definition& definition, const Vocabulary& vocabulary)
     if (i > 0 && !sharesRank) ++rank;
     insert(merge.left, merge.right, (rank << 32) | merge.result);
   }
-  if (rank >> 25 != 0) {
+  if (rank >> 23 != 0) {
     throw base::Error(base::ErrorKind::badData,
-                      "the tokenizer has " + std::to_string(rank + 1) + " ranks of merges; at most 2^25 are supported");
+                      "the tokenizer has " + std::to_string(rank + 1) + " ranks of merges; at most 2^23 are supported");
   }
   hasAllBytes_ = std::find(byteTokens_.begin(), byteTokens_.end(), noToken) == byteTokens_.end();
   for (std::size_t both = 0; both < byteMerges_.size(); ++both) {
@@ -62,10 +58,7 @@ void Merger::insert(TokenId left, TokenId right, RankedToken merged) {
   if (slots_[place].merged == noMerge) slots_[place] = {pair, merged};
 }
 
-Merger::RankedToken Merger::find(TokenId left, TokenId right) const {
-  const std::uint64_t pair = pairKey(left, right);
-  const std::size_t hash = pairHash(pair);
-  if ((filter_[(hash >> 38) & (filter_.size() - 1)] >> (hash >> 32 & 63) & 1) == 0) return noMerge;
+Merger::RankedToken Merger::findSlot(std::uint64_t pair, std::uint64_t hash) const {
   const std::size_t mask = slots_.size() - 1;
   std::size_t place = hash & mask;
   while (true) {
@@ -101,7 +94,7 @@ namespace {
 class ShortMerges {
  public:
   static constexpr std::int32_t none = std::numeric_limits<std::int32_t>::max();
-  static constexpr int placeBits = 6;
+  static constexpr int placeBits = 8;
 
   explicit ShortMerges(std::size_t places) : blocks_((places + width - 1) / width) {
     std::fill(keys_, keys_ + blocks_ * width, none);
@@ -145,25 +138,26 @@ std::size_t Merger::mergeShort(std::string_view word, TokenId* ids) const {
   for (std::size_t i = 0; i + 1 < count; ++i) {
     merges.set(i, hasAllBytes_ ? byteMerges_[byteAt(i) << 8 | byteAt(i + 1)] : find(ids[i], ids[i + 1]));
   }
-  // A bit for each place that still begins a token.
-  std::uint64_t live = ~std::uint64_t{0} >> (shortWord - count);
+  // The places where tokens begin, as a list linked both ways; `count` is behind the last, 0 is before none.
+  std::uint16_t next[shortWord];
+  std::uint16_t previous[shortWord + 1];
+  for (std::size_t i = 0; i < count; ++i) {
+    next[i] = static_cast<std::uint16_t>(i + 1);
+    previous[i + 1] = static_cast<std::uint16_t>(i);
+  }
   for (std::int32_t lowest = merges.lowest(); lowest != ShortMerges::none; lowest = merges.lowest()) {
     const auto left = static_cast<std::size_t>(lowest) % shortWord;
+    const std::size_t right = next[left];
+    const std::size_t farther = next[right];
     ids[left] = merges.result(left);
-    const std::uint64_t behind = live & (~std::uint64_t{1} << left);
-    const auto right = static_cast<std::size_t>(std::countr_zero(behind)) % shortWord;  // never none: it has a merge
-    live ^= std::uint64_t{1} << right;
+    next[left] = static_cast<std::uint16_t>(farther);
+    previous[farther] = static_cast<std::uint16_t>(left);
     merges.clear(right);
-    const std::uint64_t farther = behind & (behind - 1);
-    merges.set(left, farther == 0 ? noMerge : find(ids[left], ids[std::countr_zero(farther)]));
-    const std::uint64_t before = live & ((std::uint64_t{1} << left) - 1);
-    if (before != 0) {
-      const auto previous = static_cast<std::size_t>(std::bit_width(before)) - 1;
-      merges.set(previous, find(ids[previous], ids[left]));
-    }
+    merges.set(left, farther == count ? noMerge : find(ids[left], ids[farther]));
+    if (left != 0) merges.set(previous[left], find(ids[previous[left]], ids[left]));
   }
   std::size_t kept = 0;
-  for (; live != 0; live &= live - 1) ids[kept++] = ids[std::countr_zero(live)];
+  for (std::size_t place = 0; place != count; place = next[place]) ids[kept++] = ids[place];
   return kept;
 }
 

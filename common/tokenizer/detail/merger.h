@@ -14,12 +14,12 @@ namespace tandem::tokenizer::detail {
 
 class Merger {
  public:
-  // Throws Error of kind badData if there are more than 2^25 ranks.
+  // Throws Error of kind badData if there are more than 2^23 ranks.
   Merger(const Definition& definition, const Vocabulary& vocabulary);
 
   // Words up to this many bytes are merged on the stack, scanning for the lowest rank; longer ones with a heap, in
   // time n log n.
-  static constexpr std::size_t shortWord = 64;
+  static constexpr std::size_t shortWord = 256;
 
   // Appends the tokens of a word. Throws Error of kind badData, naming the byte, if a byte has no token and the
   // vocabulary has no unknown token.
@@ -36,7 +36,15 @@ class Merger {
     RankedToken merged = noMerge;
   };
 
-  RankedToken find(TokenId left, TokenId right) const;
+  RankedToken find(TokenId left, TokenId right) const {
+    const std::uint64_t pair = pairKey(left, right);
+    const std::uint64_t hash = pairHash(pair);
+    if ((filter_[(hash >> 38) & (filter_.size() - 1)] >> (hash >> 32 & 63) & 1) == 0) return noMerge;
+    return findSlot(pair, hash);
+  }
+  RankedToken findSlot(std::uint64_t pair, std::uint64_t hash) const;
+  static std::uint64_t pairKey(TokenId left, TokenId right) { return static_cast<std::uint64_t>(left) << 32 | right; }
+  static std::uint64_t pairHash(std::uint64_t pair) { return mixBits(pair, 0x9E3779B97F4A7C15); }
   std::size_t bytesToTokens(std::string_view word, TokenId* ids) const;
   void mergeLong(std::string_view word, std::vector<TokenId>& ids) const;
   void insert(TokenId left, TokenId right, RankedToken merged);

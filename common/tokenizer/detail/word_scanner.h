@@ -11,7 +11,9 @@
 //   the whole run of A. A mark can be the leading `[^\r\n\p{L}\p{N}]?` or part of the run: leading is tried first.
 // Words begin where the one before ended, and a rescan is at most one run long, twice: time stays linear.
 
+#include <bit>
 #include <cstdint>
+#include <cstring>
 #include <string_view>
 
 #include "common/base/error.h"
@@ -81,10 +83,31 @@ class WordScanner {
  private:
   static constexpr bool isGpt2 = pattern == Pattern::gpt2 || pattern == Pattern::gpt2Digits;
 
+  // How many of the next eight bytes are ASCII letters before the first that is none; 0 too near the end. All eight are
+  // compared at once, so that the end of a word is found without a branch for each letter.
+  static int asciiLetters(const char* text, const char* end) {
+    if constexpr (std::endian::native != std::endian::little) return 0;
+    if (end - text < 8) return 0;
+    constexpr std::uint64_t each = 0x0101010101010101;
+    std::uint64_t bytes;
+    std::memcpy(&bytes, text, 8);
+    const std::uint64_t lower = (bytes & each * 0x7F) | each * 0x20;
+    // The top bit of each byte: whether it is at least a, and whether it is beyond z.
+    const std::uint64_t fromA = lower + each * (0x80 - 'a');
+    const std::uint64_t beyondZ = lower + each * (0x80 - 'z' - 1);
+    const std::uint64_t others = ~(fromA & ~beyondZ & ~bytes) & each * 0x80;
+    return std::countr_zero(others) / 8;
+  }
+
   // The end of the longest run of characters that have one of the classes.
   template <ClassBits classes>
   const char* runEnd(const char* text, const char* end) const {
     while (text != end) {
+      if constexpr (classes == classLetter) {
+        const int letters = asciiLetters(text, end);
+        text += letters;
+        if (letters == 8) continue;
+      }
       const auto byte = static_cast<unsigned char>(*text);
       if (byte < 128) {
         if ((table_.ascii(byte) & classes) == 0) break;

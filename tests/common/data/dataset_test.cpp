@@ -113,12 +113,6 @@ TEST(Dataset, outputsThatCannotBeWrittenAreRefusedBeforeAnyWork) {
   expectError(ErrorKind::usage, {"is a folder"}, [&] { DatasetWriter(folder.path(), 10); });
 }
 
-TEST(Dataset, theSameContentGivesTheSameBytes) {
-  const TemporaryFolder folder;
-  for (const char* name : {"a.h5", "b.h5"}) makeDataset(folder.path() / name, {{1, 2, 3}}, 300);
-  EXPECT_EQ(base::readFile(folder.path() / "a.h5"), base::readFile(folder.path() / "b.h5"));
-}
-
 // A file that differs from a good one in one thing, and the word that the message must have.
 struct Damage {
   std::string what;

@@ -30,9 +30,13 @@
 
 namespace tandem::graph {
 
+// Operations are those of matrix products and attention, a multiplication and an addition counted as two, with the
+// causal half of attention: over a training step they are the model FLOPs of MFU (6 N + 12 L d T a token). The rest of
+// the operators is bound by memory, and counts as 0. Bytes are those read and written, each operand once; of an
+// embedding's table only the rows of the tokens.
 struct Cost {
-  double flops = 0;  // multiply and add counted as two
-  double bytes = 0;  // read and written, each operand once
+  double flops = 0;
+  double bytes = 0;
 };
 
 // Floating-point operations and memory traffic of one node.
@@ -43,10 +47,11 @@ Cost cost(const Program& program, const Node& node);
 void runNode(const Program& program, const Node& node, std::span<const kernels::TensorView> views, bool firstMicroBatch,
              kernels::Backend& backend, kernels::Stream& stream);
 
-// Whether output `output` of the node may have the memory of input `input`, whose last use this node is.
+// Whether output `output` of the node may have the memory of input `input`, if this node is the last to read it.
 bool mayShareMemory(const Node& node, int output, int input);
 
-// Checks the operand counts, shapes and types of every node. Throws Error of kind usage naming the node and the rule.
+// Checks the operand counts, shapes and types of every node, and that each activation is written once, before it is
+// read. Throws Error of kind usage naming the node, the operand and the rule.
 void check(const Program& program);
 
 }  // namespace tandem::graph

@@ -1,5 +1,7 @@
 #pragma once
-// What is derived from a program. Each pass takes one and returns another; none changes what it computes.
+// What is derived from a program. Each pass takes one and returns another; none changes what it computes, and tensor
+// ids stay valid (a tensor that no node names any more takes no memory). A training program is made by
+//   recompute(fuse(differentiate(fuse(forward))), policy)
 
 #include <cstdint>
 #include <string>
@@ -10,12 +12,15 @@
 namespace tandem::graph {
 
 // add + norm become a norm with residual; linear + activation become a linear with an epilogue; a linearBackwardInput
-// + activationBackward likewise. Runs on forward and on differentiated programs.
+// + activationBackward likewise. Runs on forward and on differentiated programs. The pre-activation is kept where
+// something else reads it; differentiating a fused program makes it kept.
 Program fuse(const Program& program);
 
 // Appends the backward pass of the program's linearCrossEntropy node: the gradient, with respect to every parameter, of
 // gradScale * sum of losses, where `gradScale` becomes a new input float32 [1]. The gradients are tensors of role
-// gradient named gradientName(parameter), float32. Tensors used by several nodes get the sum of what flows back.
+// gradient named gradientName(parameter), float32. Tensors used by several nodes get the sum of what flows back. A
+// weight of role input is frozen: it gets no gradient. Throws Error of kind usage for a program without a loss, and for
+// a parameter that does not reach it.
 Program differentiate(const Program& forward);
 
 enum class Recompute : std::uint8_t {
@@ -25,6 +30,7 @@ enum class Recompute : std::uint8_t {
 };
 // "none", "selective" or "full"; throws Error of kind usage for another text.
 Recompute parseRecompute(const std::string& text);
+// What is made again has the name of the first making and "#again".
 Program recompute(const Program& differentiated, Recompute policy);
 
 // Where each activation lies in one arena: offsets are multiples of 64 bytes; two tensors overlap only when their lives

@@ -40,7 +40,6 @@ std::vector<Buffer> buffersOf(const Program& program) {
   std::vector<std::size_t> bufferOf(program.tensors().size(), 0);
   for (std::size_t index = 0; index < program.nodes().size(); ++index) {
     const Node& node = program.nodes()[index];
-    std::vector<std::size_t> taken;  // by other outputs of this node
     for (std::size_t output = 0; output < node.outputs.size(); ++output) {
       const TensorId id = node.outputs[output];
       if (id == none || program.tensor(id).role != Role::activation) continue;
@@ -50,7 +49,7 @@ std::vector<Buffer> buffersOf(const Program& program) {
         if (input == none || program.tensor(input).role != Role::activation) continue;
         const std::size_t candidate = bufferOf[static_cast<std::size_t>(input)];
         if (last[static_cast<std::size_t>(input)] != index || bytesOf(program.tensor(input)) != bytes ||
-            !overwrites(node, static_cast<int>(output), input) || std::ranges::count(taken, candidate) > 0) {
+            !overwrites(node, static_cast<int>(output), input)) {
           continue;
         }
         buffer = candidate;
@@ -59,7 +58,6 @@ std::vector<Buffer> buffersOf(const Program& program) {
       if (buffer == buffers.size()) {
         buffers.push_back({(bytes + alignment - 1) / alignment * alignment, index, index, {}});
       }
-      taken.push_back(buffer);
       bufferOf[static_cast<std::size_t>(id)] = buffer;
       buffers[buffer].tensors.push_back(id);
       buffers[buffer].last = std::max(buffers[buffer].last, last[static_cast<std::size_t>(id)]);

@@ -157,7 +157,7 @@ struct OperatorEntry {
   double (*untouchedBytes)(const Program&, const Node&) = nullptr;
   // Null for an operator that the runtime carries out itself (collectives).
   void (*run)(const Call&, kernels::Backend&, kernels::Stream&) = nullptr;
-  // Whether an output may have the memory of an input; null for never.
+  // Whether an output may have the memory of an input; null for never. At most one output of an operator does.
   bool (*mayShare)(const Node&, int output, int input) = nullptr;
 };
 

@@ -82,5 +82,19 @@ TEST(CachedAttention, tokenByTokenEqualsAttentionOverAllAtOnce) {
   }
 }
 
+// A token that sees only itself gets its own value.
+TEST(CachedAttention, aWindowOfOneGivesEachTokenItsOwnValue) {
+  std::vector<float> qkv(static_cast<std::size_t>(batch * time * width));
+  base::fillNormal(4, 0, 0, 1.0f, qkv);
+  const AttentionAttributes attributes{{heads, kvHeads, headSize}, 1, 0.5f};
+  for (const auto& output : {attendAtOnce(qkv, attributes).output, attendTokenByToken(qkv, attributes)}) {
+    for (std::int64_t index = 0; index < batch * time * outputWidth; ++index) {
+      const std::int64_t row = index / outputWidth, head = index % outputWidth / headSize, place = index % headSize;
+      const std::int64_t value = row * width + (heads + kvHeads + head * kvHeads / heads) * headSize + place;
+      ASSERT_NEAR(output[static_cast<std::size_t>(index)], qkv[static_cast<std::size_t>(value)], 1e-6) << index;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace tandem::graph::test

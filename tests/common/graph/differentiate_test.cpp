@@ -144,8 +144,7 @@ TEST(Differentiate, needsNoAddInTheBackwardPassOfAResidualStream) {
   EXPECT_EQ(countOf(differentiate(forward), Operator::add), countOf(forward, Operator::add));
 }
 
-TEST(Differentiate, microBatchesAddUp) {
-  const Program program = fuse(differentiate(fuse(gpt2Like({}))));
+void expectMicroBatchesToAddUp(const Program& program) {
   const Batch one = randomBatch(program, 1), two = randomBatch(program, 2);
   ProgramRunner first(program), second(program), both(program);
   first.run(one);
@@ -160,6 +159,11 @@ TEST(Differentiate, microBatchesAddUp) {
   }
   both.run(one, true);
   EXPECT_EQ(both.gradients(), first.gradients()) << "a first micro batch forgets what was there before";
+}
+
+TEST(Differentiate, microBatchesAddUp) {
+  expectMicroBatchesToAddUp(fuse(differentiate(fuse(gpt2Like({})))));
+  expectMicroBatchesToAddUp(fuse(differentiate(fuse(llamaLike({.tied = false, .queryKeyNorm = true})))));
 }
 
 // Weights that bfloat16 holds exactly, so that only what happens on the way differs.

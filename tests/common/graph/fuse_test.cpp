@@ -69,6 +69,41 @@ TEST(Fuse, leavesAnAddWhoseSumIsReadBeforeTheNorm) {
   check(fused);
 }
 
+TEST(Fuse, keepsAPreActivationThatIsAnOutput) {
+  Program program = gpt2Like({.layers = 1});
+  program.tensor(program.find("h0.up")).role = Role::output;
+  const Program fused = fuse(program);
+  EXPECT_EQ(countOf(fused, Operator::activation), 0);
+  EXPECT_NE(fused.text().find("preActivation=h0.up"), std::string::npos) << fused.text();
+}
+
+// z = activation(a) + b: the gradient of z goes to both sides as one tensor, so it has to exist.
+TEST(Fuse, leavesAGradientThatSomethingElseReads) {
+  Program program;
+  for (const char* name : {"tokens", "positions", "documentStart", "targets"}) {
+    program.addTensor(name, {2, 3}, DType::i32, Role::input);
+  }
+  const auto rows = [&](const char* name) { return program.addTensor(name, {2, 3, 4}, DType::f32, Role::activation); };
+  const auto linear = [&](TensorId x, const std::string& name) {
+    const TensorId weight = program.addTensor(name + ".weight", {4, 4}, DType::f32, Role::parameter);
+    const TensorId y = rows(name.c_str());
+    program.addNode(Operator::linear, {x, weight, none}, {none, y}, LinearAttributes{});
+    return y;
+  };
+  const TensorId table = program.addTensor("embedding.weight", {5, 4}, DType::f32, Role::parameter);
+  const TensorId x = rows("x"), activated = rows("activated"), z = rows("z");
+  program.addNode(Operator::embedding, {program.find("tokens"), table, none, none}, {x}, EmbeddingAttributes{});
+  const TensorId b = linear(x, "b"), a = linear(x, "a");
+  program.addNode(Operator::activation, {a}, {activated}, ActivationAttributes{kernels::ActivationKind::geluErf});
+  program.addNode(Operator::add, {activated, b}, {z});
+  const TensorId losses = program.addTensor("losses", {2, 3}, DType::f32, Role::output);
+  program.addNode(Operator::linearCrossEntropy, {linear(z, "v"), table, program.find("targets"), none},
+                  {losses, none, none});
+  const Program trained = differentiate(program);
+  EXPECT_EQ(countOf(fuse(trained), Operator::activationBackward), 1);
+  expectSameResults(trained, fuse(trained), rounding);
+}
+
 TEST(Fuse, twiceIsOnce) {
   const Program once = fuse(differentiate(gpt2Like({})));
   EXPECT_EQ(fuse(once).text(), once.text());

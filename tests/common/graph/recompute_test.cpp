@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "common/graph/operators.h"
 #include "common/graph/passes.h"
 #include "tests/common/graph/expectations.h"
@@ -54,6 +56,16 @@ TEST(Recompute, fullRunsEachLayerAgainButNotItsLastProduct) {
   EXPECT_EQ(countOf(twice, Operator::linear), 12 + 9);
   EXPECT_EQ(countOf(twice, Operator::attention), 6);
   EXPECT_EQ(countOf(twice, Operator::embedding), 1);
+}
+
+TEST(Recompute, fullWritesNoPreActivationThatIsMadeAgain) {
+  const auto written = [](const Program& program) {
+    return std::ranges::count_if(
+        program.nodes(), [](const Node& node) { return node.op == Operator::linear && node.outputs[0] != none; });
+  };
+  const Program once = trained(gpt2Like({.layers = 3}));
+  EXPECT_EQ(written(once), 3);
+  EXPECT_EQ(written(recompute(once, Recompute::full)), 3);
 }
 
 TEST(Recompute, leavesAForwardProgramAsItIs) {

@@ -71,7 +71,7 @@ def configurations():
 
 def configuration_text(configuration, model):
     """config.json as it comes with published models: what describes the model, without transformers' own switches."""
-    switches = transformers.PreTrainedConfig().to_dict().keys() - {"tie_word_embeddings"}
+    switches = transformers.PreTrainedConfig().to_dict().keys() - {"tie_word_embeddings"} | {"add_cross_attention"}
     described = {name: value for name, value in configuration.to_dict().items()
                  if name == "model_type" or (name not in switches and not name.startswith("_"))}
     return json.dumps({"architectures": [type(model).__name__], **described}, indent=1)

@@ -20,7 +20,7 @@ std::unique_ptr<WordCache> cacheFor(std::int64_t expectedBytes) {
   // A line for some bytes of text, as most words repeat; beyond 6 MiB lookups cost more than they save.
   const auto lines = std::bit_ceil(static_cast<std::size_t>(std::max<std::int64_t>(expectedBytes, 0)) / 64 + 1);
   return std::make_unique<WordCache>(std::min<std::size_t>(lines, 1 << 16),
-                                     std::min<std::size_t>(lines / 4 + 1, 1 << 15));
+                                     std::clamp<std::size_t>(lines / 4, 1, 1 << 15));
 }
 
 // Encodes words one by one, collecting ids in a small buffer.
@@ -153,19 +153,23 @@ class WordEncoder {
   std::size_t waitingCount_ = 0;
 };
 
-// Parts the text at added tokens, which are appended, and hands over what is between them.
+// Parts the text at added tokens, which are appended, and hands over what is between them. A special token that is not
+// to be parsed is found all the same, so that no other token is found in its text, and left where it is.
 template <typename Piece>
-void partAtAddedTokens(const detail::AddedTokenFinder& finder, std::string_view text, std::vector<TokenId>& ids,
-                       Piece&& piece) {
+void partAtAddedTokens(const detail::AddedTokenFinder& finder, std::string_view text, EncodeOptions options,
+                       std::vector<TokenId>& ids, Piece&& piece) {
   std::size_t begin = 0;
-  while (true) {
-    const auto match = finder.find(text, begin);
-    const std::size_t end = match.size == 0 ? text.size() : match.begin;
-    if (end > begin) piece(text.substr(begin, end - begin));
-    if (match.size == 0) return;
+  std::size_t searched = finder.empty(options.parseSpecial) ? text.size() : 0;
+  while (searched < text.size()) {
+    const auto match = finder.find(text, searched);
+    if (match.size == 0) break;
+    searched = match.begin + match.size;
+    if (match.special && !options.parseSpecial) continue;
+    if (match.begin > begin) piece(text.substr(begin, match.begin - begin));
     ids.push_back(match.id);
-    begin = match.begin + match.size;
+    begin = searched;
   }
+  if (begin < text.size()) piece(text.substr(begin));
 }
 
 }  // namespace
@@ -178,8 +182,7 @@ Encoder& Encoder::operator=(Encoder&&) noexcept = default;
 
 void Encoder::encode(std::string_view text, std::vector<TokenId>& ids, EncodeOptions options) {
   const detail::Tables& tables = tokenizer_.tables();
-  const auto& finder = options.parseSpecial ? tables.withSpecial : tables.always;
-  partAtAddedTokens(finder, text, ids, [&](std::string_view piece) {
+  partAtAddedTokens(tables.addedAsGiven, text, options, ids, [&](std::string_view piece) {
     if (!tables.definition.normalizesToC || detail::isPlainlyNormal(piece)) {
       encodeNormalized(piece, ids, options);
     } else {
@@ -189,9 +192,8 @@ void Encoder::encode(std::string_view text, std::vector<TokenId>& ids, EncodeOpt
 }
 
 void Encoder::encodeNormalized(std::string_view text, std::vector<TokenId>& ids, EncodeOptions options) {
-  const detail::Tables& tables = tokenizer_.tables();
-  const auto& finder = options.parseSpecial ? tables.withSpecialNormalized : tables.alwaysNormalized;
-  partAtAddedTokens(finder, text, ids, [&](std::string_view piece) { encodeWords(piece, ids); });
+  partAtAddedTokens(tokenizer_.tables().addedNormalized, text, options, ids,
+                    [&](std::string_view piece) { encodeWords(piece, ids); });
 }
 
 void Encoder::encodeWords(std::string_view text, std::vector<TokenId>& ids) {

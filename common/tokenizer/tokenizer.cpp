@@ -94,9 +94,7 @@ detail::Tables::Tables(Definition given)
   for (const AddedToken& added : definition.addedTokens) {
     const std::string& content = definition.tokens[added.id].bytes;
     isSpecial[added.id] = added.special;
-    const bool afterNormalizing = added.normalized && definition.normalizesToC;
-    if (!added.special) (afterNormalizing ? alwaysNormalized : always).add(content, added.id);
-    (afterNormalizing ? withSpecialNormalized : withSpecial).add(content, added.id);
+    (added.normalized ? addedNormalized : addedAsGiven).add(content, added.id, added.special);
   }
   const bool hasTemplate = definition.templateBegin || definition.templateEnd;
   beginToken =

@@ -6,12 +6,13 @@
 
 namespace tandem::tokenizer::detail {
 
-void AddedTokenFinder::add(std::string content, TokenId id) {
+void AddedTokenFinder::add(std::string content, TokenId id, bool special) {
   TANDEM_ASSERT(!content.empty(), "an added token without content");
   starts_[static_cast<unsigned char>(content[0])] = true;
   const auto place = std::lower_bound(entries_.begin(), entries_.end(), content,
                                       [](const Entry& entry, const std::string& c) { return entry.content < c; });
-  entries_.insert(place, {std::move(content), id});
+  entries_.insert(place, {std::move(content), id, special});
+  hasOrdinary_ = hasOrdinary_ || !special;
 }
 
 const AddedTokenFinder::Entry* AddedTokenFinder::longestAt(std::string_view text) const {
@@ -35,10 +36,10 @@ const AddedTokenFinder::Entry* AddedTokenFinder::longestAt(std::string_view text
 }
 
 AddedTokenFinder::Match AddedTokenFinder::find(std::string_view text, std::size_t from) const {
-  if (empty()) return {};
   for (std::size_t begin = from; begin < text.size(); ++begin) {
     if (!starts_[static_cast<unsigned char>(text[begin])]) continue;
-    if (const Entry* entry = longestAt(text.substr(begin))) return {begin, entry->content.size(), entry->id};
+    if (const Entry* entry = longestAt(text.substr(begin)))
+      return {begin, entry->content.size(), entry->id, entry->special};
   }
   return {};
 }

@@ -22,8 +22,8 @@ struct Tables {
   Vocabulary vocabulary;
   Merger merger;
   std::vector<bool> isSpecial;
-  // Added tokens to find: always, or with special ones; in the text as given, or normalised.
-  AddedTokenFinder always, withSpecial, alwaysNormalized, withSpecialNormalized;
+  // Added tokens to find in the text as given, then in what is between them, normalised.
+  AddedTokenFinder addedAsGiven, addedNormalized;
   std::optional<TokenId> beginToken, endToken;
   std::string json;
   std::string hash;

@@ -74,6 +74,18 @@ TEST(Encode, givesTheIdsOfTiktoken) {
   }
 }
 
+TEST(Encode, givesTheIdsOfHuggingFaceTokenizersForOddVocabulariesAndAddedTokens) {
+  for (const auto& odd : golden()["odd_tokenizers"]) {
+    const Tokenizer tokenizer = fromJson(odd["tokenizer_json"].get<std::string>(), "odd");
+    const Tokenizer again = fromJson(tokenizer.json(), "again");
+    const auto text = odd["text"].get<std::string>();
+    for (const Tokenizer& one : {tokenizer, again}) {
+      EXPECT_EQ(one.encode(text), odd["ids"]["plain"].get<Ids>());
+      EXPECT_EQ(one.encode(text, {.parseSpecial = true}), odd["ids"]["special"].get<Ids>());
+    }
+  }
+}
+
 TEST(Encode, losesNoByte) {
   const Tokenizer tokenizer = llama();
   for (const std::string& text : hardBytes()) EXPECT_EQ(tokenizer.decode(tokenizer.encode(text)), text);
@@ -166,8 +178,10 @@ TEST(Encode, findsTheLongestOfSeveralAddedTokens) {
   const TokenId opening = tokenizer.specialId("<|").value();
   ASSERT_GE(parsed.size(), 4u);
   EXPECT_EQ((Ids{parsed[0], parsed[1], parsed[2], parsed[3]}), (Ids{longEnd, shortEnd, opening, opening}));
-  // One that is not special is always found, as in Hugging Face tokenizers.
-  EXPECT_EQ(tokenizer.encode("<|end|>")[0], opening);
+  // One that is not special is always found, but not inside the text of a special one, as in Hugging Face tokenizers.
+  EXPECT_EQ(tokenizer.encode("<|en")[0], opening);
+  const Ids unparsed = tokenizer.encode("<|end|>");
+  EXPECT_EQ(std::count(unparsed.begin(), unparsed.end(), opening), 0);
   EXPECT_TRUE(tokenizer.isSpecial(shortEnd));
   EXPECT_FALSE(tokenizer.isSpecial(opening));
 }

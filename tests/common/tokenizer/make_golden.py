@@ -98,10 +98,53 @@ def byte_of():
     return {chr(b): b for b in printing} | {chr(256 + i): b for i, b in enumerate(others)}
 
 
+def odd_tokenizers():
+    """Small tokenizers with shuffled merges, missing bytes, overlapping added tokens and all flags, and their answers."""
+    rnd, result = random.Random(11), []
+    for trial in range(10):
+        letters = ["ab", "abc\u00e9\u4e2d ", "ab'1 \n\U0001f600e\u0301"][trial % 3]
+        hf = Tokenizer(models.BPE())
+        hf.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        corpus = ["".join(rnd.choice(letters) for _ in range(rnd.randint(1, 80))) for _ in range(60)]
+        hf.train_from_iterator(corpus, trainers.BpeTrainer(
+            vocab_size=rnd.randint(265, 310), show_progress=False, initial_alphabet=pre_tokenizers.ByteLevel.alphabet()))
+        definition = json.loads(hf.to_str())
+        model, keys = definition["model"], list(definition["model"]["vocab"])
+        merges = [merge.split(" ") if isinstance(merge, str) else merge for merge in model["merges"]]
+        if trial % 2:
+            rnd.shuffle(merges)
+        if trial % 3 == 0:  # bytes go missing
+            keys = [key for key in keys if not set(key) & {"q", "\u00e9"}]
+            model["unk_token"], model["fuse_unk"] = keys[0], trial % 2 == 0
+        model["merges"] = [[a, b] for a, b in merges if a in keys and b in keys and a + b in keys]
+        model["vocab"] = {key: i for i, key in enumerate(keys)}
+        model["ignore_merges"] = trial % 4 == 1
+        definition["normalizer"] = {"type": "NFC"} if trial % 5 == 2 else None
+        definition["decoder"] = None
+        definition["added_tokens"], free = [], len(keys)
+        for content in ["<|a|>", "ab", "<|a|>b", "\u00e9 b", "ba<"][: rnd.randint(1, 5)]:
+            token_id = model["vocab"].get(content, free)
+            free += token_id == free
+            definition["added_tokens"].append(
+                {"id": token_id, "content": content, "single_word": False, "lstrip": False, "rstrip": False,
+                 "normalized": rnd.random() < 0.5, "special": rnd.random() < 0.6})
+        if trial % 4 == 3:
+            definition["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": [
+                {"type": "Digits", "individual_digits": True}, definition["pre_tokenizer"]]}
+        hf = Tokenizer.from_str(json.dumps(definition))
+        pieces = list(letters) * 6 + ["<|a|>", "<|a|>b", "\u00e9 b", "ba<", "ab", "q", "qq", "1", " 12", "'s", "<", "<|a"]
+        text, ids = "".join(rnd.choice(pieces) for _ in range(500)), {}
+        for name, as_text in (("plain", True), ("special", False)):
+            hf.encode_special_tokens = as_text
+            ids[name] = hf.encode(text, add_special_tokens=False).ids
+        result.append({"tokenizer_json": json.dumps(definition), "text": text, "ids": ids})
+    return result
+
+
 def main():
     cases, alphabet = texts(), byte_of()
     corpus = cases + ["the quick brown fox jumps over the lazy dog's tail and they'll have the thesis there"] * 20
-    result = {"texts": cases, "patterns": {}}
+    result = {"texts": cases, "odd_tokenizers": odd_tokenizers(), "patterns": {}}
     for pattern in PATTERNS:
         hf = trained(pattern, corpus, normalizers.NFC() if pattern == "qwen2" else None)
         definition = json.loads(hf.to_str())

@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/kernels/attention/plain_attention.h"
+#include "tests/kernels/cpu/targets.h"
 
 namespace tandem::kernels::cpu::test {
 namespace {
@@ -187,11 +188,17 @@ std::vector<Sizes> cases() {
 }
 
 TEST(Attention, outputAndLogSumExpAreThoseOfTheDefinition) {
-  for (const Sizes& sizes : cases()) expectForwardRight(sizes);
+  onEveryTarget([](const std::string& target) {
+    SCOPED_TRACE(target);
+    for (const Sizes& sizes : cases()) expectForwardRight(sizes);
+  });
 }
 
 TEST(Attention, gradientsAreThoseOfTheDefinition) {
-  for (const Sizes& sizes : cases()) expectBackwardRight(sizes);
+  onEveryTarget([](const std::string& target) {
+    SCOPED_TRACE(target);
+    for (const Sizes& sizes : cases()) expectBackwardRight(sizes);
+  });
 }
 
 TEST(Attention, outputIsTheSameBitForBitAtAnyThreadCount) {

@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/kernels/attention/plain_attention.h"
+#include "tests/kernels/cpu/targets.h"
 
 namespace tandem::kernels::cpu::test {
 namespace {
@@ -100,22 +101,25 @@ std::vector<double> feed(const Sizes& sizes, const Sequences& all, Caches& cache
 }
 
 TEST(CachedAttention, promptThenTokenByTokenEqualsAttentionOverTheWholeSequence) {
-  for (const DType type : {DType::f32, DType::bf16}) {
-    for (const std::int64_t window : {0, 1, 30}) {
-      const Sizes sizes{.batch = 2,
-                        .time = 130,
-                        .heads = 6,
-                        .kvHeads = 2,
-                        .headSize = 20,
-                        .window = window,
-                        .type = type,
-                        .threads = 2};
-      const Sequences all(sizes);
-      Caches caches(sizes, 140);
-      std::vector<std::int32_t> lengths = {0, 0};
-      for (const std::int64_t fresh : {100, 1, 1, 3, 17, 1, 4, 2, 1}) feed(sizes, all, caches, lengths, fresh);
+  onEveryTarget([](const std::string& target) {
+    SCOPED_TRACE(target);
+    for (const DType type : {DType::f32, DType::bf16}) {
+      for (const std::int64_t window : {0, 1, 30}) {
+        const Sizes sizes{.batch = 2,
+                          .time = 130,
+                          .heads = 6,
+                          .kvHeads = 2,
+                          .headSize = 20,
+                          .window = window,
+                          .type = type,
+                          .threads = 2};
+        const Sequences all(sizes);
+        Caches caches(sizes, 140);
+        std::vector<std::int32_t> lengths = {0, 0};
+        for (const std::int64_t fresh : {100, 1, 1, 3, 17, 1, 4, 2, 1}) feed(sizes, all, caches, lengths, fresh);
+      }
     }
-  }
+  });
 }
 
 TEST(CachedAttention, sequencesOfOneBatchMayHaveDifferentLengths) {

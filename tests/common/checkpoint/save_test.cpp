@@ -113,6 +113,23 @@ TEST(Checkpoint, isFinishedWhenItsWriterGoes) {
   expectState(Reader(world(), run.path()), 2);
 }
 
+TEST(Checkpoint, isGivenUpWithoutTraceWhenAnExceptionEndsTheRun) {
+  const RunFolder run(world());
+  try {
+    Writer writer(world(), run.path(), 2);
+    saveStep(writer, 1, world());
+    const State state(2, world().rank(), world().size());
+    writer.save(state.metadata, state.tensors);
+    throw Error(ErrorKind::numeric, "the run ends");
+  } catch (const Error&) {
+  }
+  world().barrier();
+  expectState(Reader(world(), run.path()), 1);
+  world().barrier();
+  const Writer writer(world(), run.path(), 2);
+  EXPECT_EQ(namesIn(run.path() / "checkpoints"), std::vector<std::string>{"step-00000001"});
+}
+
 TEST(Checkpoint, onlyTheNewestStepsAreKept) {
   const RunFolder run(world());
   {

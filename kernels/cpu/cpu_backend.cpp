@@ -2,11 +2,11 @@
 #include <omp.h>
 
 #include <cstring>
-#include <new>
 #include <string>
 
 #include "common/base/error.h"
 #include "kernels/backend.h"
+#include "kernels/cpu/host_memory.h"
 #include "kernels/cpu/matrix_product.h"
 #include "kernels/cpu/operators.h"
 #include "kernels/cpu/processor.h"
@@ -14,8 +14,6 @@
 namespace tandem::kernels {
 
 namespace {
-
-constexpr std::align_val_t alignment{64};
 
 class CpuStream : public Stream {
  public:
@@ -42,8 +40,7 @@ class CpuBackend : public Backend {
   }
 
   void* allocate(std::int64_t bytes) override {
-    const std::int64_t size = bytes > 0 ? bytes : 1;
-    void* memory = ::operator new(static_cast<std::size_t>(size), alignment, std::nothrow);
+    void* memory = cpu::allocateHost(bytes);
     if (memory == nullptr) {
       throw base::Error(base::ErrorKind::device, "no memory for " + std::to_string(bytes) +
                                                      " bytes; use a smaller micro batch, a shorter sequence or more "
@@ -51,7 +48,7 @@ class CpuBackend : public Backend {
     }
     return memory;
   }
-  void release(void* memory) override { ::operator delete(memory, alignment); }
+  void release(void* memory) override { cpu::releaseHost(memory); }
   void copyToDevice(void* target, const void* source, std::int64_t bytes, Stream&) override {
     if (bytes > 0) std::memcpy(target, source, static_cast<std::size_t>(bytes));
   }

@@ -74,7 +74,7 @@ void writeOutputs(std::ostream& out, const Program& program, const Node& node) {
 
 TensorId Program::addTensor(const std::string& name, const Shape& shape, DType type, Role role) {
   const auto id = static_cast<TensorId>(tensors_.size());
-  if (!byName_.emplace(name, id).second) {
+  if (find(name) != none) {
     throw base::Error(base::ErrorKind::usage,
                       "the program already has a tensor named '" + name + "'; each tensor needs a name of its own");
   }
@@ -96,8 +96,11 @@ Node& Program::addNode(Operator op, std::vector<TensorId> inputs, std::vector<Te
 }
 
 TensorId Program::find(const std::string& name) const {
-  const auto found = byName_.find(name);
-  return found == byName_.end() ? none : found->second;
+  // Some thousand tensors at most: looking at each is quick enough, and right after one was renamed.
+  for (std::size_t id = 0; id < tensors_.size(); ++id) {
+    if (tensors_[id].name == name) return static_cast<TensorId>(id);
+  }
+  return none;
 }
 
 std::vector<TensorId> Program::ofRole(Role role) const {

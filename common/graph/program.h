@@ -6,7 +6,6 @@
 
 #include <cstdint>
 #include <string>
-#include <unordered_map>
 #include <variant>
 #include <vector>
 
@@ -103,7 +102,6 @@ class Program {
   TensorId addTensor(const std::string& name, const Shape& shape, DType type, Role role);
   Node& addNode(Operator op, std::vector<TensorId> inputs, std::vector<TensorId> outputs, Attributes attributes = {});
 
-  // The name of a tensor is not to be changed.
   const Tensor& tensor(TensorId id) const { return tensors_[static_cast<std::size_t>(id)]; }
   Tensor& tensor(TensorId id) { return tensors_[static_cast<std::size_t>(id)]; }
   const std::vector<Tensor>& tensors() const { return tensors_; }
@@ -124,7 +122,6 @@ class Program {
  private:
   std::vector<Tensor> tensors_;
   std::vector<Node> nodes_;
-  std::unordered_map<std::string, TensorId> byName_;
   std::int32_t layer_ = -1;
 };
 

@@ -31,6 +31,15 @@ TEST(Program, refusesASecondTensorOfTheSameName) {
   expectUsageError([&] { program.addTensor("x", {2}, DType::f32, Role::input); }, {"'x'"});
 }
 
+TEST(Program, findsARenamedTensorByItsNewName) {
+  Program program;
+  const TensorId x = program.addTensor("x", {1}, DType::f32, Role::activation);
+  program.tensor(x).name = "hidden";
+  EXPECT_EQ(program.find("hidden"), x);
+  EXPECT_EQ(program.find("x"), none);
+  expectUsageError([&] { program.addTensor("hidden", {1}, DType::f32, Role::activation); }, {"'hidden'"});
+}
+
 TEST(Program, textHasALineANodeWithOperandsByName) {
   Program program;
   const TensorId x = program.addTensor("x", {2, 3}, DType::f32, Role::input);

@@ -77,6 +77,17 @@ TEST_F(Corpus, specialTokensInTheTextAreTextUnlessParsed) {
   EXPECT_EQ(std::count(parsed.begin(), parsed.end(), *tokenizer_.endToken()), 1);
 }
 
+TEST_F(Corpus, aLongDocumentThatIsEncodedInPartsComesOutAsOne) {
+  std::string text;
+  for (long i = 0; i < 100000; ++i) text += "the cat sat on the mat and " + std::to_string(i * 7919) + " dogs\n";
+  const EncodeSummary summary = encode(folder_.write("x.txt", text), {});
+  EXPECT_EQ(summary.documents, 1);
+  std::vector<TokenId> expected = {*tokenizer_.beginToken()};
+  tokenizer_.encode(text, expected);
+  expected.push_back(*tokenizer_.endToken());
+  EXPECT_TRUE(tokensOf(folder_.path() / "out.h5") == expected);
+}
+
 TEST_F(Corpus, threadsChangeNothing) {
   std::string lines;
   for (int i = 0; i < 60000; ++i)

@@ -15,7 +15,7 @@ Case makeCase(const Options& o) {
   Case c("embedding", label({{"batch", o.batch}, {"time", o.time}, {"vocabulary", o.vocabulary}, {"width", o.width}}) +
                           (o.positions ? "_positions" : "") + (o.accumulate ? "_accumulate" : ""));
   c.index("tokens", {o.batch, o.time}, uniformIndex(o.vocabulary));
-  c.tensor("weight", {o.vocabulary, o.width}, normal());
+  c.table("weight", {o.vocabulary, o.width}, normal());
   c.result("output", {o.batch, o.time, o.width});
   c.tensor("gradOutput", {o.batch, o.time, o.width}, normal());
   const auto gradient = [&](const std::string& name, const Shape& shape) {
@@ -28,7 +28,7 @@ Case makeCase(const Options& o) {
   gradient("gradWeight", {o.vocabulary, o.width});
   if (o.positions) {
     c.index("positions", {o.batch, o.time}, uniformIndex(o.time + 2));
-    c.tensor("positionWeight", {o.time + 2, o.width}, normal());
+    c.table("positionWeight", {o.time + 2, o.width}, normal());
     gradient("gradPositionWeight", {o.time + 2, o.width});
   }
   c.step("Embedding", o.positions ? elements : 0, [](Operands& v, Backend& backend, Stream& stream) {

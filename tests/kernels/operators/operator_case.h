@@ -56,6 +56,7 @@ struct Operand {
   Shape strides;            // in elements
   std::int64_t offset = 0;  // of the first element in the buffer
   Draw draw;                // none: a result, whose memory begins as NaN
+  bool isTable = false;     // looked up row by row: a step touches no more of it than of its other operands
 };
 
 // The views of a case's operands on one backend, as a step asks for them; an operand the case lacks is a null view.
@@ -102,6 +103,11 @@ class Case {
   }
   // A result in the memory of another operand of the same shape and type.
   Case& inPlace(const std::string& name, const std::string& of);
+  // As tensor(), for one that is looked up row by row.
+  Case& table(const std::string& name, const Shape& shape, Draw draw) {
+    tensor(name, shape, std::move(draw)).operands.back().isTable = true;
+    return *this;
+  }
   // Everything else, like slices of a larger buffer. Empty strides mean dense ones.
   Case& add(Operand operand);
 

@@ -62,15 +62,24 @@ double productRate(Backend& backend) {
   return recipe.steps[0].flops / secondsOf([&] { place.run(recipe.steps[0]); });
 }
 
-// What the last step asked for, read or written once.
+// What the last step asked for, read or written once; of tables the rows alone.
 double bytesTouched(const Case& recipe, const Operands& operands, DType varied) {
-  double bytes = 0;
+  double bytes = 0, largest = 0;
+  std::vector<double> tables;
   for (const auto* names : {&operands.read(), &operands.written()}) {
     for (const std::string& name : *names) {
       const Operand& operand = recipe.operand(name);
-      bytes += static_cast<double>(operand.shape.count() * base::byteSize(elementType(operand.storage, varied)));
+      const auto size =
+          static_cast<double>(operand.shape.count() * base::byteSize(elementType(operand.storage, varied)));
+      if (operand.isTable) {
+        tables.push_back(size);
+      } else {
+        bytes += size;
+        largest = std::max(largest, size);
+      }
     }
   }
+  for (const double size : tables) bytes += std::min(size, largest);
   return bytes;
 }
 
@@ -83,7 +92,7 @@ void timeCase(const Case& recipe, DType type, Backend& backend, const Ceilings& 
   for (const Step& step : recipe.steps) {
     const double seconds = secondsOf([&] { place.run(step); });
     const double flopRate = step.flops / seconds, byteRate = bytesTouched(recipe, place.operands, type) / seconds;
-    std::printf("%-22s %-62s %-9s %10.3f ms %9.1f GFLOP/s %4.0f %% %8.1f GB/s %4.0f %%\n", step.operatorName.c_str(),
+    std::printf("%-22s %-84s %-9s %10.3f ms %9.1f GFLOP/s %4.0f %% %8.1f GB/s %4.0f %%\n", step.operatorName.c_str(),
                 recipe.name().c_str(), base::name(type), seconds * 1e3, flopRate * 1e-9,
                 100 * flopRate / ceilings.flops, byteRate * 1e-9, 100 * byteRate / ceilings.bytes);
     std::fflush(stdout);

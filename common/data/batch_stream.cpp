@@ -33,6 +33,10 @@ std::vector<std::unique_ptr<Dataset>> openAll(std::span<const WeightedPath> path
 
 SampleOrder orderOf(const std::vector<std::unique_ptr<Dataset>>& datasets, std::span<const WeightedPath> paths,
                     const BatchOptions& options) {
+  if (options.sequenceLength < 1) {
+    throw Error(ErrorKind::usage, "a sequence length of " + std::to_string(options.sequenceLength) +
+                                      " tokens is no length; give at least 1");
+  }
   std::vector<std::int64_t> windows;
   for (const auto& dataset : datasets)
     windows.push_back(trainingWindows(dataset->tokenCount(), options.sequenceLength));

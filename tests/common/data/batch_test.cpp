@@ -153,6 +153,11 @@ TEST_F(Batches, datasetsOfDifferentTokenizersAreNotMixed) {
               [&] { const TrainingData data(paths, {.sequenceLength = 4}); });
 }
 
+TEST_F(Batches, aSequenceHasAtLeastOneToken) {
+  const std::vector<WeightedPath> paths = {{folder_.path() / "d.h5"}};
+  expectError(ErrorKind::usage, {"sequence length of 0"}, [&] { const TrainingData data(paths, {}); });
+}
+
 TEST(WeightedPaths, haveAWeightBehindTheLastColon) {
   EXPECT_EQ(parseWeightedPath("train.h5").path, "train.h5");
   EXPECT_EQ(parseWeightedPath("train.h5").weight, 1.0);

@@ -201,7 +201,6 @@ Program buildDecode(const Configuration& c, std::int64_t batch, std::int64_t fre
                              writer.attentionAttributes());
     return output;
   });
-  writer.program().tensor(hidden).name = "hidden";
   writer.program().tensor(hidden).role = Role::output;
   return writer.program();
 }

@@ -170,7 +170,7 @@ void Generator::decodeStep(std::vector<Sequence>& sequences, const OnToken& onTo
   decode_->setInput("lengths", lengths.data());
   decode_->run();
   std::vector<std::byte> hidden(static_cast<std::size_t>(batch_ * configuration_.width * base::byteSize(storage_)));
-  decode_->readOutput("hidden", hidden.data());
+  decode_->readOutput("final_norm", hidden.data());
   std::vector<float> logits = logitsOf(hidden);
   const double seconds = secondsSince(start);
   for (std::size_t i = 0; i < sequences.size(); ++i) {
@@ -183,9 +183,9 @@ void Generator::decodeStep(std::vector<Sequence>& sequences, const OnToken& onTo
 }
 
 std::vector<std::byte> Generator::rowOf(Executable& block, std::int64_t row) const {
-  const graph::Tensor& hidden = block.program().tensor(block.program().find("hidden"));
+  const graph::Tensor& hidden = block.program().tensor(block.program().find("final_norm"));
   std::vector<std::byte> all(static_cast<std::size_t>(hidden.shape.count() * base::byteSize(storage_)));
-  block.readOutput("hidden", all.data());
+  block.readOutput("final_norm", all.data());
   const auto rowBytes = static_cast<std::ptrdiff_t>(configuration_.width * base::byteSize(storage_));
   return {all.begin() + row * rowBytes, all.begin() + (row + 1) * rowBytes};
 }

@@ -27,22 +27,22 @@ Sampler::Sampler(const SamplingOptions& options, std::uint64_t sequence)
 
 std::int32_t Sampler::next(std::span<float> logits, std::span<const std::int32_t> history) {
   penalise(logits, history);
-  if (std::any_of(logits.begin(), logits.end(), [](float logit) { return std::isnan(logit); })) {
-    throw Error(ErrorKind::numeric, "the model's logits are no numbers; are its weights damaged?");
+  if (!std::all_of(logits.begin(), logits.end(), [](float logit) { return std::isfinite(logit); })) {
+    throw Error(ErrorKind::numeric, "the model's logits are no finite numbers; are its weights damaged?");
   }
-  if (options_.temperature == 0)
-    return static_cast<std::int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
+  const auto likeliest = std::max_element(logits.begin(), logits.end());
+  if (options_.temperature == 0) return static_cast<std::int32_t>(likeliest - logits.begin());
   candidates_.clear();
   for (std::size_t token = 0; token < logits.size(); ++token) {
-    candidates_.push_back({static_cast<std::int32_t>(token), logits[token] / options_.temperature});
+    // The largest is taken off first: divided by a tiny temperature it would be infinite.
+    candidates_.push_back({static_cast<std::int32_t>(token), (logits[token] - *likeliest) / options_.temperature});
   }
   keepLikely(candidates_);
-  const float largest = candidates_.front().logit;
   double total = 0;
-  for (const Candidate& candidate : candidates_) total += std::exp(static_cast<double>(candidate.logit - largest));
+  for (const Candidate& candidate : candidates_) total += std::exp(static_cast<double>(candidate.logit));
   double left = static_cast<double>(random_.nextUniform()) * total;
   for (const Candidate& candidate : candidates_) {
-    left -= std::exp(static_cast<double>(candidate.logit - largest));
+    left -= std::exp(static_cast<double>(candidate.logit));
     if (left < 0) return candidate.token;
   }
   return candidates_.back().token;
@@ -69,13 +69,12 @@ void Sampler::keepLikely(std::vector<Candidate>& candidates) const {
     candidates.resize(static_cast<std::size_t>(options_.topK));
   }
   std::sort(candidates.begin(), candidates.end(), moreLikely);
-  const float largest = candidates.front().logit;
   double total = 0;
-  for (const Candidate& candidate : candidates) total += std::exp(static_cast<double>(candidate.logit - largest));
+  for (const Candidate& candidate : candidates) total += std::exp(static_cast<double>(candidate.logit));
   std::size_t kept = 0;
   double sum = 0;
   while (kept < candidates.size()) {
-    const double weight = std::exp(static_cast<double>(candidates[kept].logit - largest));
+    const double weight = std::exp(static_cast<double>(candidates[kept].logit));
     if (kept > 0 && (sum >= static_cast<double>(options_.topP) * total || weight < static_cast<double>(options_.minP)))
       break;
     sum += weight;

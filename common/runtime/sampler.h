@@ -28,13 +28,13 @@ class Sampler {
   Sampler(const SamplingOptions& options, std::uint64_t sequence);
 
   // `logits` of the vocabulary are changed in place; `history` are all tokens of the sequence so far. Throws Error of
-  // kind numeric when a logit is no number.
+  // kind numeric when a logit is not finite.
   std::int32_t next(std::span<float> logits, std::span<const std::int32_t> history);
 
  private:
   struct Candidate {
     std::int32_t token;
-    float logit;
+    float logit;  // of the tempered distribution, less the largest
   };
   void penalise(std::span<float> logits, std::span<const std::int32_t> history) const;
   void keepLikely(std::vector<Candidate>& candidates) const;

@@ -25,7 +25,7 @@ A file NAME.h5 holds, for one model:
     final/NAME           float32, the parameters after the 20 steps
 
 A parameter's name is one dataset, with dots: parameters/layers.0.attention.qkv.weight.
-The steps are AdamW with learning rate 1e-2, betas 0.9 and 0.95, epsilon 1e-8, weight decay 0.1 on all tensors of two
+The steps are AdamW with learning rate 1e-3, betas 0.9 and 0.95, epsilon 1e-8, weight decay 0.1 on all tensors of two
 axes and none on the others, after clipping the gradient to a global norm of 1; step i trains on batch i mod 4.
 """
 
@@ -38,7 +38,7 @@ import torch
 import transformers
 
 BATCHES, ROWS, TIME, VOCABULARY = 4, 2, 24, 97
-STEPS, LEARNING_RATE, BETAS, EPSILON, WEIGHT_DECAY, CLIP = 20, 1e-2, (0.9, 0.95), 1e-8, 0.1, 1.0
+STEPS, LEARNING_RATE, BETAS, EPSILON, WEIGHT_DECAY, CLIP = 20, 1e-3, (0.9, 0.95), 1e-8, 0.1, 1.0
 # Where the second document of each row begins; one of the documents has a single token.
 BOUNDARIES = [[10, 17], [1, 12], [23, 8], [5, 20]]
 

@@ -61,17 +61,14 @@ GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(TestedOperators);
 
 class ThreadedOperators : public Operators {};
 
+// More threads than rows, and than processors, are among them.
 TEST_P(ThreadedOperators, giveTheSameWithAnyNumberOfThreads) {
-  for (const int threads : {1, 2, 3}) {
+  for (const int threads : {1, 3}) {
     EXPECT_EQ(compareSteps(recipe(), type(), backend(threads)), "") << "with " << threads << " threads";
   }
 }
 
-TEST_P(ThreadedOperators, giveTheSameBitsTwice) {
-  for (const int threads : {1, 2, 3}) {
-    EXPECT_EQ(compareRepetition(recipe(), type(), backend(threads)), "") << "with " << threads << " threads";
-  }
-}
+TEST_P(ThreadedOperators, giveTheSameBitsTwice) { EXPECT_EQ(compareRepetition(recipe(), type(), backend(3)), ""); }
 
 INSTANTIATE_TEST_SUITE_P(All, ThreadedOperators,
                          testing::ValuesIn(subjects([](const Subject& s) { return s.backend->hasThreads; })),

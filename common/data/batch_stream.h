@@ -38,7 +38,7 @@ struct BatchOptions {
 };
 
 // The datasets of a training and the order of their samples. Throws Error of kind badData if the datasets have
-// different tokenizers, and whatever opening them throws.
+// different tokenizers, of kind usage for a sequence length below 1 or weights without sense, and what opening throws.
 class TrainingData {
  public:
   TrainingData(std::span<const WeightedPath> paths, const BatchOptions& options);

@@ -68,7 +68,13 @@ int run(comm::Communicator& world, const app::CommonOptions& common, const LossO
                                           : std::min<std::int64_t>(loaded.configuration.maximumPositions, 1024);
   std::vector<std::unique_ptr<data::Dataset>> datasets;
   comm::agreeOn(world, [&] {
-    if (options.batch < 1) throw base::Error(base::ErrorKind::usage, "--batch must be at least 1");
+    auto demandAtLeast = [](const char* option, std::int64_t value, std::int64_t least) {
+      if (value >= least) return;
+      throw base::Error(base::ErrorKind::usage, std::string(option) + " must be at least " + std::to_string(least));
+    };
+    demandAtLeast("--batch", options.batch, 1);
+    demandAtLeast("--sequence-length", options.sequenceLength, 0);
+    demandAtLeast("--max-tokens", options.maxTokens, 0);
     for (const std::string& path : options.data) {
       datasets.push_back(std::make_unique<data::Dataset>(path));
       checkFit(loaded, *datasets.back(), sequenceLength);

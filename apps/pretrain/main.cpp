@@ -1,5 +1,6 @@
 // pretrain: trains a language model from scratch, or goes on with a run.
 
+#include <cmath>
 #include <iostream>
 #include <nlohmann/json.hpp>
 
@@ -92,8 +93,19 @@ void check(const train::TrainOptions& options) {
   demandAtLeast("--checkpoint-every", options.checkpointEvery, 0);
   demandAtLeast("--max-bad-steps", options.maxBadSteps, 1);
   demandAtLeast("--keep", options.keep, 0);
-  if (!(options.schedule.peak > 0)) refuse("--learning-rate must be positive");
-  if (!(options.clipNorm >= 0)) refuse("--clip-norm must not be negative");
+  auto demand = [](bool holds, const std::string& option, const std::string& range) {
+    if (!holds) refuse(option + " must be " + range);
+  };
+  auto isPart = [](double value) { return value >= 0 && value <= 1; };
+  auto decays = [](float value) { return value >= 0 && value < 1; };
+  demand(options.schedule.peak > 0 && std::isfinite(options.schedule.peak), "--learning-rate", "a number above 0");
+  demand(isPart(options.schedule.lastFraction), "--last-fraction", "from 0 to 1");
+  demand(isPart(options.schedule.decayFraction), "--decay-fraction", "from 0 to 1");
+  demand(decays(options.optimizer.beta1), "--beta1", "at least 0 and below 1");
+  demand(decays(options.optimizer.beta2), "--beta2", "at least 0 and below 1");
+  demand(options.optimizer.epsilon > 0, "--epsilon", "above 0");
+  demand(options.optimizer.weightDecay >= 0, "--weight-decay", "0 (none) or above");
+  demand(options.clipNorm >= 0, "--clip-norm", "0 (no clipping) or above");
 }
 
 train::TrainOptions complete(train::TrainOptions options, const Texts& texts) {

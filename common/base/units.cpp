@@ -30,9 +30,14 @@ std::chrono::seconds parseDuration(const std::string& text) {
   const char* const end = text.data() + text.size();
   const auto [rest, failure] = std::from_chars(text.data(), end, number);
   const std::string unit(rest, end);
-  const std::int64_t scale = unit.empty() || unit == "s" ? 1 : unit == "m" ? 60 : unit == "h" ? 3600 : unit == "d" ? 86400 : 0;
+  const std::int64_t scale = unit.empty() || unit == "s" ? 1
+                             : unit == "m"               ? 60
+                             : unit == "h"               ? 3600
+                             : unit == "d"               ? 86400
+                                                         : 0;
   if (failure != std::errc() || scale == 0 || number < 0 || number > 1'000'000'000) {
-    throw Error(ErrorKind::usage, "'" + text + "' is no duration; write a number and s, m, h or d, like 90s, 30m or 2h");
+    throw Error(ErrorKind::usage,
+                "'" + text + "' is no duration; write a number and s, m, h or d, like 90s, 30m or 2h");
   }
   return std::chrono::seconds(number * scale);
 }
@@ -45,7 +50,8 @@ std::string formatDuration(double seconds) {
   } else if (whole < 3600) {
     std::snprintf(text, sizeof text, "%dm %02ds", static_cast<int>(whole / 60), static_cast<int>(whole % 60));
   } else {
-    std::snprintf(text, sizeof text, "%lldh %02dm", static_cast<long long>(whole / 3600), static_cast<int>(whole % 3600 / 60));
+    std::snprintf(text, sizeof text, "%lldh %02dm", static_cast<long long>(whole / 3600),
+                  static_cast<int>(whole % 3600 / 60));
   }
   return text;
 }
@@ -58,6 +64,11 @@ std::string formatBytes(std::int64_t bytes) {
 std::string formatCount(double count) {
   static constexpr std::array names = {"", "K", "M", "B", "T"};
   return scaled(count, 1000, names);
+}
+
+std::string formatFlops(double operations) {
+  static constexpr std::array names = {"FLOP", "KFLOP", "MFLOP", "GFLOP", "TFLOP", "PFLOP", "EFLOP"};
+  return scaled(operations, 1000, names);
 }
 
 }  // namespace tandem::base

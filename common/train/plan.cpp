@@ -34,8 +34,8 @@ std::string describePlan(const TrainOptions& options, int ranks) {
        << base::formatCount(static_cast<double>(program.parameterCount())) << "), " << ranks << " ranks\n";
   text << "a step: " << shape.rows << " rows of " << options.sequenceLength << " tokens; a rank computes "
        << shape.microBatches << " micro batches of " << shape.microBatch << " rows\n";
-  text << "FLOP of a step: " << base::formatCount(perToken * static_cast<double>(options.batchTokens))
-       << " by 6N + 12LdT; of a rank's micro batch as planned: " << base::formatCount(graph::totalCost(program).flops)
+  text << "operations of a step: " << base::formatFlops(perToken * static_cast<double>(options.batchTokens))
+       << " by 6N + 12LdT; of a rank's micro batch as planned: " << base::formatFlops(graph::totalCost(program).flops)
        << "\n";
   text << "memory of rank 0:\n";
   text << line("weights", weights) << line("gradients", gradients)

@@ -89,10 +89,12 @@ void Trainer::checkFit() const {
                                           data_->dataset(0).path().string() + "'; encode both with one");
     }
   }
-  if (configuration_.learnedPositions && options_.sequenceLength > configuration_.maximumPositions) {
+  if (options_.sequenceLength > configuration_.maximumPositions) {
     throw Error(ErrorKind::usage, "--sequence-length " + std::to_string(options_.sequenceLength) +
                                       " is longer than the model's " + std::to_string(configuration_.maximumPositions) +
-                                      " positions (n_positions)");
+                                      " positions (" +
+                                      (configuration_.learnedPositions ? "n_positions" : "max_position_embeddings") +
+                                      " in '" + options_.model + "')");
   }
 }
 
@@ -109,7 +111,6 @@ void Trainer::openRunFolder() {
     }
     if (communicator_.rank() != 0) return;
     metrics_.emplace(options_.output / "metrics.jsonl");
-    base::replaceFile(options_.output / "run.json", runDescription_ + "\n");
   });
 }
 
@@ -125,8 +126,11 @@ void Trainer::resumeOrInitialise() {
   } else {
     initialise(configuration_, options_.seed, step_->parameters(), step_->optimizer());
   }
+  // Only now is it known that the run goes on: a refused command leaves the folder as it was.
   comm::agreeOn(communicator_, [&] {
-    if (metrics_) metrics_->cutBackTo(progress_.step);
+    if (communicator_.rank() != 0) return;
+    metrics_->cutBackTo(progress_.step);
+    base::replaceFile(options_.output / "run.json", runDescription_ + "\n");
   });
 }
 
@@ -135,23 +139,34 @@ std::string Trainer::dataIdentity() const {
   json datasets = json::array();
   for (std::int64_t i = 0; i < data_->datasetCount(); ++i) {
     const data::Dataset& dataset = data_->dataset(i);
-    datasets.push_back({{"tokens", dataset.tokenCount()}, {"tokenizer", dataset.description().tokenizerHash}});
+    const double weight = data::parseWeightedPath(options_.data[static_cast<std::size_t>(i)]).weight;
+    datasets.push_back(
+        {{"tokens", dataset.tokenCount()}, {"tokenizer", dataset.description().tokenizerHash}, {"weight", weight}});
   }
-  return json{{"datasets", datasets}, {"sequence_length", options_.sequenceLength}, {"seed", options_.seed}}.dump();
+  return json{{"datasets", datasets},
+              {"sequence_length", options_.sequenceLength},
+              {"cross_documents", options_.crossDocuments},
+              {"seed", options_.seed}}
+      .dump();
 }
 
 void Trainer::restoreFrom(const checkpoint::Reader& reader) {
   comm::agreeOn(communicator_, [&] {
     const std::string place = "checkpoint '" + reader.folder().string() + "'";
     if (json::parse(reader.metadata().configuration) != json::parse(configuration_.json)) {
-      throw Error(ErrorKind::usage, place + " is of another model than '" + options_.model + "'");
+      throw Error(ErrorKind::usage, place + " is of another model than '" + options_.model +
+                                        "'; give its own, or start a new run in another --output");
     }
     const json saved = json::parse(reader.metadata().progress);
     if (saved.at("data") != json::parse(dataIdentity())) {
-      throw Error(ErrorKind::usage, place + " was trained on other data, another --sequence-length or --seed: it was " +
-                                        saved.at("data").dump() + " and is now " + dataIdentity());
+      throw Error(ErrorKind::usage, place +
+                                        " was trained on other data or in another order of samples (--data, "
+                                        "--sequence-length, --cross-documents, --seed): it was " +
+                                        saved.at("data").dump() + " and is now " + dataIdentity() +
+                                        "; give the same, or start a new run in another --output");
     }
     progress_ = {.step = reader.metadata().step, .tokens = saved.at("tokens"), .nextSample = saved.at("next_sample")};
+    evaluatedStep_ = saved.at("evaluated_step");
   });
   restore(reader, step_->parameters(), step_->optimizer(), communicator_);
   savedStep_ = progress_.step;
@@ -166,10 +181,9 @@ void Trainer::describe() const {
   TANDEM_LOG(info) << "a step has " << options_.batchTokens << " tokens: " << shape_.rows << " rows of "
                    << options_.sequenceLength << ", " << shape_.rowsPerRank << " a rank in " << shape_.microBatches
                    << " micro batches of " << shape_.microBatch << "; "
-                   << base::formatCount(flopsPerToken_ * static_cast<double>(options_.batchTokens))
-                   << "FLOP (6N + 12LdT)";
-  TANDEM_LOG(info) << "matrix products reach " << base::formatCount(matrixRate_)
-                   << "FLOP/s on all ranks together; shares below are of this rate";
+                   << base::formatFlops(flopsPerToken_ * static_cast<double>(options_.batchTokens)) << " (6N + 12LdT)";
+  TANDEM_LOG(info) << "matrix products reach " << base::formatFlops(matrixRate_)
+                   << "/s on all ranks together; shares below are of this rate";
   TANDEM_LOG(info) << "memory of a rank:\n" << graph::memoryTable(program, step_->executable().plan());
 }
 
@@ -180,6 +194,7 @@ int Trainer::run() {
                                     .rowBegin = perRank * communicator_.rank(),
                                     .rows = perRank});
   bool stopped = false;
+  if (due(options_.evaluateEvery)) evaluateAll();  // what a run that was told to stop left out
   while (progress_.step < options_.steps && !stopped) {
     stopped = trainOneStep(stream);
     const bool last = progress_.step == options_.steps;
@@ -275,7 +290,7 @@ void Trainer::record(const StepResult& result, double learningRate, double dataS
 }
 
 void Trainer::evaluateAll() {
-  if (evaluatedStep_ == progress_.step) return;
+  if (evaluatedStep_ == progress_.step || progress_.step == 0) return;
   evaluatedStep_ = progress_.step;
   for (const auto& dataset : validation_) {
     const EvaluationResult result =
@@ -304,6 +319,7 @@ void Trainer::save() {
                                       .options = runDescription_,
                                       .progress = json{{"tokens", progress_.tokens},
                                                        {"next_sample", progress_.nextSample},
+                                                       {"evaluated_step", evaluatedStep_},
                                                        {"data", json::parse(dataIdentity())}}
                                                       .dump()};
   writer_->save(metadata, localTensors(step_->parameters(), step_->optimizer()));

@@ -44,6 +44,7 @@ TEST(Units, bytesAndCountsAreScaled) {
   EXPECT_EQ(formatCount(999), "999");
   EXPECT_EQ(formatCount(124.4e6), "124.4 M");
   EXPECT_EQ(formatCount(3e9), "3.0 B");
+  EXPECT_EQ(formatFlops(15.2e9), "15.2 GFLOP");
 }
 
 }  // namespace

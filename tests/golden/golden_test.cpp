@@ -101,7 +101,9 @@ TEST_P(GoldenModel, everyGradientEqualsPyTorchs) {
     for (std::int64_t i = 0; i < run.count; ++i) {
       error.add(static_cast<double>(gradient[i]), expected[static_cast<std::size_t>(run.begin + i)]);
     }
-    EXPECT_LE(error.value(), GetParam().tolerance()) << name(*step, run);
+    // With activations of eight bits a gradient's error grows on its way back through the layers.
+    const double tolerance = GetParam().storage == base::DType::f32 ? 1e-5 : 5e-2;
+    EXPECT_LE(error.value(), tolerance) << name(*step, run);
   }
 }
 

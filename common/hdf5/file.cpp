@@ -25,6 +25,13 @@ Handle makeList(hid_t listClass) {
   return Handle(check(H5Pcreate(listClass), internal, "cannot make a property list"));
 }
 
+// For what is created: without times, so that the same content makes the same bytes.
+Handle makeCreationList(hid_t listClass) {
+  Handle list = makeList(listClass);
+  check(H5Pset_obj_track_times(raw(list), false), internal, "cannot set a property");
+  return list;
+}
+
 Handle makeSpace(const base::Shape& shape) {
   hsize_t extents[base::Shape::maxRank] = {};
   for (int axis = 0; axis < shape.rank(); ++axis) extents[axis] = static_cast<hsize_t>(shape[axis]);
@@ -112,7 +119,8 @@ File File::create(const std::filesystem::path& path, Storage storage) {
   check(H5Pset_fclose_degree(raw(access), H5F_CLOSE_STRONG), internal, "cannot set a property");
   check(H5Pset_alignment(raw(access), 1 << 16, 4096), internal, "cannot set a property");
   check(H5Pset_file_locking(raw(access), false, true), internal, "cannot set a property");
-  file.handle_ = Handle(check(H5Fcreate(path.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, raw(access)), ErrorKind::file,
+  const Handle creation = makeCreationList(H5P_FILE_CREATE);
+  file.handle_ = Handle(check(H5Fcreate(path.c_str(), H5F_ACC_TRUNC, raw(creation), raw(access)), ErrorKind::file,
                               "cannot create '" + path.string() + "'"));
   file.output_->throwFailure();
   return file;
@@ -153,7 +161,7 @@ std::vector<std::string> File::members(const std::string& group) const {
 
 Dataset File::create(const std::string& path, base::DType type, const base::Shape& shape) {
   const Lock lock;
-  Handle dataset = createDataset(handle_, path, type, makeSpace(shape), makeList(H5P_DATASET_CREATE),
+  Handle dataset = createDataset(handle_, path, type, makeSpace(shape), makeCreationList(H5P_DATASET_CREATE),
                                  makeList(H5P_DATASET_ACCESS), placeOf(path));
   output_->throwFailure();
   return Dataset(std::move(dataset), placeOf(path), output_);
@@ -165,7 +173,7 @@ Dataset File::createGrowing(const std::string& path, base::DType type, std::int6
   const hsize_t unlimited = H5S_UNLIMITED;
   const auto chunkCount = static_cast<hsize_t>(chunk);
   const Handle space(check(H5Screate_simple(1, &none, &unlimited), internal, "cannot make a space"));
-  const Handle creation = makeList(H5P_DATASET_CREATE);
+  const Handle creation = makeCreationList(H5P_DATASET_CREATE);
   check(H5Pset_chunk(raw(creation), 1, &chunkCount), internal, "cannot set the chunk size of " + placeOf(path));
   // Room for two chunks, so that small appends fill a chunk in memory and it is written once.
   const Handle access = makeList(H5P_DATASET_ACCESS);
@@ -179,7 +187,7 @@ Dataset File::createGrowing(const std::string& path, base::DType type, std::int6
 Dataset File::createVirtual(const std::string& path, base::DType type, const base::Shape& shape,
                             std::span<const VirtualPiece> pieces) {
   const Lock lock;
-  const Handle creation = makeList(H5P_DATASET_CREATE);
+  const Handle creation = makeCreationList(H5P_DATASET_CREATE);
   const Handle space = makeSpace(shape);
   for (const VirtualPiece& piece : pieces) addPiece(creation, space, shape, piece, placeOf(path));
   check(H5Sselect_all(raw(space)), internal, "cannot select");
@@ -190,7 +198,7 @@ Dataset File::createVirtual(const std::string& path, base::DType type, const bas
 
 Dataset File::createReserved(const std::string& path, base::DType type, const base::Shape& shape) {
   const Lock lock;
-  const Handle creation = makeList(H5P_DATASET_CREATE);
+  const Handle creation = makeCreationList(H5P_DATASET_CREATE);
   check(H5Pset_layout(raw(creation), H5D_CONTIGUOUS), internal, "cannot set a property");
   check(H5Pset_alloc_time(raw(creation), H5D_ALLOC_TIME_EARLY), internal, "cannot set a property");
   check(H5Pset_fill_time(raw(creation), H5D_FILL_TIME_NEVER), internal, "cannot set a property");
@@ -211,8 +219,9 @@ void File::writeText(const std::string& path, const std::string& text) {
   const Lock lock;
   const Handle type = detail::makeTextType(text.size());
   const Handle space(check(H5Screate(H5S_SCALAR), internal, "cannot make a space"));
+  const Handle creation = makeCreationList(H5P_DATASET_CREATE);
   const Handle dataset(check(
-      H5Dcreate2(raw(handle_), path.c_str(), raw(type), raw(space), raw(makeLinkList()), H5P_DEFAULT, H5P_DEFAULT),
+      H5Dcreate2(raw(handle_), path.c_str(), raw(type), raw(space), raw(makeLinkList()), raw(creation), H5P_DEFAULT),
       ErrorKind::file, "cannot make the text " + placeOf(path)));
   check(H5Dwrite(raw(dataset), raw(type), H5S_ALL, H5S_ALL, H5P_DEFAULT, text.c_str()), ErrorKind::file,
         "cannot write the text " + placeOf(path));

@@ -147,6 +147,8 @@ TEST_F(Tokenize, encodesTheSameDatasetsAtAnyNumberOfRanksAndThreads) {
             ranks);
     for (const std::string name : {"whole", "train", "val"}) {
       expectSameDataset(at(name + "1.h5"), at(name + n + ".h5"));
+      EXPECT_TRUE(base::readFile(at(name + "1.h5")) == base::readFile(at(name + n + ".h5")))
+          << name << ", " << n << " ranks";
     }
   }
   EXPECT_EQ(data::Dataset(at("whole1.h5")).documentCount(), 602);

@@ -88,6 +88,7 @@ class Writer::Implementation {
 
   void save(const Metadata& metadata, std::span<const LocalTensor> tensors) {
     finish();
+    start_ = std::chrono::steady_clock::now();
     metadata_ = metadata;
     try {
       prepare(tensors);
@@ -217,6 +218,12 @@ class Writer::Implementation {
     const fs::path partial = detail::partialFolder(run_, metadata_.step);
     detail::writeIndex(partial, metadata_, layout_);
     detail::publish(run_, metadata_.step);
+    std::int64_t bytes = 0;
+    for (const Report& report : reports_) bytes += report.bytes;
+    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
+    TANDEM_LOG(info) << "saved step " << metadata_.step << ": " << base::formatBytes(bytes) << " in "
+                     << base::formatDuration(seconds) << ", "
+                     << base::formatBytes(static_cast<std::int64_t>(static_cast<double>(bytes) / seconds)) << "/s";
     detail::deleteOldSteps(run_, metadata_.step, keep_);
   }
 
@@ -248,6 +255,7 @@ class Writer::Implementation {
   std::optional<detail::RunLock> lock_;  // on rank 0
 
   Stage stage_ = Stage::idle;
+  std::chrono::steady_clock::time_point start_;  // of the save under way
   bool failed_ = false;
   std::optional<Error> error_;  // of this rank
   Metadata metadata_;

@@ -195,7 +195,9 @@ app::Command generateCommand() {
                 declareModelOptions(app, options->model);
                 app.add_option("--prompt", options->prompts, "Text to go on from; may be given several at once")
                     ->type_name("TEXT");
-                app.add_option("--prompt-file", options->promptFile, "A prompt a line")->type_name("FILE");
+                app.add_option("--prompt-file", options->promptFile, "A prompt a line")
+                    ->check(CLI::ExistingFile)
+                    ->type_name("FILE");
                 app.add_option("--stop", options->stops, "Texts that end an answer and are not part of it")
                     ->type_name("TEXT");
                 app.add_option("--max-tokens", options->maxTokens, "Of an answer")->type_name("TOKENS");

@@ -105,7 +105,10 @@ app::Command lossCommand() {
           .declare =
               [options](CLI::App& app) {
                 declareModelOptions(app, options->model);
-                app.add_option("--data", options->data, "Datasets")->required()->type_name("FILE");
+                app.add_option("--data", options->data, "Datasets")
+                    ->required()
+                    ->check(CLI::ExistingFile)
+                    ->type_name("FILE");
                 app.add_option("--sequence-length", options->sequenceLength,
                                "Tokens of a row; 0: the model's positions, at most 1024")
                     ->type_name("TOKENS");

@@ -29,9 +29,10 @@ struct Texts {
 void declare(CLI::App& app, train::TrainOptions& options, Texts& texts) {
   app.add_option("--model", options.model, "Model configuration (JSON with Hugging Face field names)")
       ->required()
+      ->check(CLI::ExistingFile)
       ->type_name("FILE");
   app.add_option("--data", options.data, "Training datasets, each with an optional weight")->type_name("FILE[:WEIGHT]");
-  app.add_option("--val", options.validation, "Datasets to evaluate on")->type_name("FILE");
+  app.add_option("--val", options.validation, "Datasets to evaluate on")->check(CLI::ExistingFile)->type_name("FILE");
   app.add_option("--output", options.output, "Run folder: checkpoints, metrics, run.json")->type_name("FOLDER");
   app.add_option("--steps", options.steps, "Steps of the whole run")->type_name("STEPS");
   app.add_option("--tokens", texts.tokens, "The same in tokens, instead of --steps")->type_name("TOKENS");
@@ -122,6 +123,10 @@ train::TrainOptions complete(train::TrainOptions options, const Texts& texts) {
   if (texts.tokens > 0) options.steps = (texts.tokens + options.batchTokens - 1) / options.batchTokens;
   if (texts.dryRun) return options;
   if (options.data.empty()) refuse("--data is required");
+  for (const std::string& text : options.data) {
+    const std::filesystem::path path = data::parseWeightedPath(text).path;
+    if (!std::filesystem::exists(path)) refuse("--data: '" + path.string() + "' does not exist");
+  }
   if (options.output.empty()) refuse("--output is required");
   return options;
 }

@@ -21,6 +21,16 @@ using nlohmann::json;
 
 double secondsSince(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
+// Whether a step stands in a run folder, intact or not: a run whose steps are all damaged must not start over unasked.
+bool holdsSteps(const std::filesystem::path& run) {
+  std::error_code ignored;  // no folder: no steps
+  for (const auto& entry : std::filesystem::directory_iterator(run / "checkpoints", ignored)) {
+    const std::filesystem::path name = entry.path().filename();
+    if (name.string().starts_with("step-") && name.extension().empty()) return true;
+  }
+  return false;
+}
+
 std::string percent(double share) {
   char text[16];
   std::snprintf(text, sizeof text, "%.0f %%", 100 * share);
@@ -104,7 +114,7 @@ void Trainer::openRunFolder() {
   });
   writer_ = std::make_unique<checkpoint::Writer>(communicator_, options_.output, options_.keep);
   comm::agreeOn(communicator_, [&] {
-    if (options_.resume == "never" && !checkpoint::completeSteps(options_.output).empty()) {
+    if (options_.resume == "never" && holdsSteps(options_.output)) {
       throw Error(ErrorKind::usage,
                   "'" + options_.output.string() +
                       "' holds a run already; choose another --output, or --resume auto to go on with it");
@@ -117,8 +127,7 @@ void Trainer::openRunFolder() {
 void Trainer::resumeOrInitialise() {
   const bool named = options_.resume != "auto" && options_.resume != "never";
   const bool found =
-      comm::allReduceScalar(communicator_, std::int64_t{checkpoint::completeSteps(options_.output).empty() ? 0 : 1},
-                            comm::Reduction::minimum) == 1;
+      comm::allReduceScalar(communicator_, std::int64_t{holdsSteps(options_.output)}, comm::Reduction::maximum) == 1;
   if (named || (options_.resume == "auto" && found)) {
     const checkpoint::Reader reader(communicator_, named ? std::filesystem::path(options_.resume) : options_.output);
     restoreFrom(reader);

@@ -1,0 +1,160 @@
+"""evaluate tells the same of a checkpoint at any rank count and batch, and what pretrain told of it."""
+
+import json
+import math
+import unittest
+
+from tandem_runs import SEQUENCE, World, run, succeed
+
+world = World()
+PROMPTS = ["Ada sees", "Ben likes the", "Cleo", "Dan paints a red", "Eve mends"]
+
+
+def checkpoint(name="run", **options):
+    if not world.path(name).exists():
+        world.pretrain(name, 150, ranks=2, val=world.val, **options)
+    return world.path(name)
+
+
+class Loss(unittest.TestCase):
+    def measure(self, ranks=1, *arguments):
+        results = world.evaluate("loss", "--checkpoint", checkpoint(), "--data", world.val, "--sequence-length",
+                                 SEQUENCE, *arguments, ranks=ranks)
+        self.assertEqual(len(results), 1)
+        return results[0]
+
+    def test_equals_what_pretrain_told_at_the_end(self):
+        measured, told = self.measure(), None
+        for line in world.metrics("run"):
+            told = line if "evaluation" in line else told
+        self.assertEqual(set(measured), set(told))
+        for name in ("loss", "perplexity", "bits_per_byte"):
+            self.assertAlmostEqual(measured[name] / told[name], 1, delta=1e-6)
+        for name in ("step", "evaluation", "tokens"):
+            self.assertEqual(measured[name], told[name])
+        self.assertLess(measured["bits_per_byte"], 1)  # it has learned: chance is above 3
+
+    def test_is_the_same_at_any_rank_count_and_batch(self):
+        expected = self.measure()
+        for ranks in (1, 2, 3):
+            for batch in (1, 4, 7):
+                with self.subTest(ranks=ranks, batch=batch):
+                    measured = self.measure(ranks, "--batch", batch)
+                    self.assertEqual(measured["tokens"], expected["tokens"])
+                    self.assertAlmostEqual(measured["loss"] / expected["loss"], 1, delta=1e-6)
+                    self.assertAlmostEqual(measured["bits_per_byte"] / expected["bits_per_byte"], 1, delta=1e-6)
+
+    def test_perplexity_and_bits_follow_from_the_loss(self):
+        measured = self.measure()
+        self.assertAlmostEqual(measured["perplexity"], math.exp(measured["loss"]), delta=1e-9)
+
+    def test_of_several_datasets_keeps_their_order(self):
+        results = world.evaluate("loss", "--checkpoint", checkpoint(), "--data", world.train, world.val, "--max-tokens",
+                                 320, "--sequence-length", SEQUENCE, ranks=2)
+        self.assertEqual([result["evaluation"] for result in results], ["train.h5", "val.h5"])
+        self.assertLessEqual(results[0]["tokens"], 320)
+
+    def test_bfloat16_storage_is_close(self):
+        low = self.measure(1, "--precision", "bf16")
+        self.assertAlmostEqual(low["loss"] / self.measure()["loss"], 1, delta=2e-2)
+
+    def test_a_step_of_a_run_can_be_named(self):
+        step = checkpoint() / "checkpoints" / "step-00000150"
+        results = world.evaluate("loss", "--checkpoint", step, "--data", world.val, "--sequence-length", SEQUENCE)
+        self.assertEqual(results[0]["loss"], self.measure()["loss"])
+
+    def test_reads_as_a_line_for_people(self):
+        ended = succeed(2, "evaluate", "loss", "--checkpoint", checkpoint(), "--data", world.val)
+        self.assertRegex(ended.out, r"^val\.h5 at step 150: loss \d\.\d+  perplexity .*  bits per byte .*  tokens \d+\n$")
+
+
+class Generate(unittest.TestCase):
+    def write(self, *arguments, ranks=1, prompts=PROMPTS):
+        return world.evaluate("generate", "--checkpoint", checkpoint(), "--prompt", *prompts, "--max-tokens", 20,
+                              *arguments, ranks=ranks)
+
+    @staticmethod
+    def texts(answers):
+        return [(answer["prompt"], answer["text"], answer["token_ids"], answer["stop_reason"]) for answer in answers]
+
+    def test_tells_what_the_design_names(self):
+        answers = self.write("--temperature", 0)
+        self.assertEqual([answer["prompt"] for answer in answers], PROMPTS)
+        for answer in answers:
+            self.assertEqual(set(answer), {"prompt", "text", "token_ids", "prompt_tokens", "generated_tokens",
+                                           "stop_reason", "prefill_seconds", "decode_seconds"})
+            self.assertEqual(answer["generated_tokens"], len(answer["token_ids"]))
+            self.assertLessEqual(answer["generated_tokens"], 20)
+            self.assertGreater(answer["prefill_seconds"], 0)
+
+    def test_writes_as_the_corpus_does(self):
+        text = self.write("--temperature", 0, prompts=["Ada sees"])[0]["text"]
+        self.assertRegex(text, r"^ (a red boat|the old house|a small bird|the green door|some bread|a long rope)\.")
+
+    def test_greedy_text_is_the_same_at_any_rank_count_and_batch(self):
+        expected = self.texts(self.write("--temperature", 0, "--batch", 1))
+        for ranks in (1, 2, 3):
+            for batch in (1, 4):
+                with self.subTest(ranks=ranks, batch=batch):
+                    written = self.write("--temperature", 0, "--batch", batch, ranks=ranks)
+                    self.assertEqual(self.texts(written), expected)
+
+    def test_a_seed_gives_the_same_text_at_any_rank_count_and_another_seed_another(self):
+        first = self.texts(self.write("--seed", 3, "--temperature", 1.5))
+        self.assertEqual(self.texts(self.write("--seed", 3, "--temperature", 1.5, "--batch", 2, ranks=2)), first)
+        self.assertNotEqual(self.texts(self.write("--seed", 4, "--temperature", 1.5)), first)
+
+    def test_equal_prompts_get_different_answers(self):
+        answers = self.write("--temperature", 1.5, prompts=["Ada", "Ada"])
+        self.assertNotEqual(answers[0]["text"], answers[1]["text"])
+
+    def test_a_stop_text_ends_the_answer_and_is_not_part_of_it(self):
+        answer = self.write("--temperature", 0, "--stop", ".", "zzz", prompts=["Ada sees"])[0]
+        self.assertEqual(answer["stop_reason"], "stop_text")
+        self.assertTrue(answer["text"])
+        self.assertNotIn(".", answer["text"])
+
+    def test_the_end_of_text_token_ends_an_answer_unless_ignored(self):
+        long = ("--temperature", 1, "--seed", 1, "--max-tokens", 60)
+        prompts = PROMPTS * 4
+        answers = world.evaluate("generate", "--checkpoint", checkpoint(), "--prompt", *prompts, *long)
+        self.assertIn("stop_token", {answer["stop_reason"] for answer in answers})
+        going_on = world.evaluate("generate", "--checkpoint", checkpoint(), "--prompt", *prompts, *long, "--ignore-end")
+        self.assertEqual({answer["stop_reason"] for answer in going_on}, {"cache_full"})  # 64 positions
+
+    def test_prompts_come_from_a_file_too(self):
+        file = world.path("prompts.txt")
+        file.write_text("\n".join(PROMPTS) + "\n\n")
+        written = world.evaluate("generate", "--checkpoint", checkpoint(), "--prompt-file", file, "--max-tokens", 20,
+                                 "--temperature", 0)
+        self.assertEqual(self.texts(written), self.texts(self.write("--temperature", 0)))
+
+    def test_a_single_prompt_is_streamed_as_text(self):
+        ended = succeed(1, "evaluate", "generate", "--checkpoint", checkpoint(), "--prompt", "Ada sees", "--max-tokens",
+                        20, "--temperature", 0)
+        expected = self.write("--temperature", 0, prompts=["Ada sees"])[0]
+        self.assertEqual(ended.out, f"Ada sees{expected['text']}\n")
+        self.assertIn("tokens/s", ended.err)
+
+
+class Families(unittest.TestCase):
+    def test_a_gpt2_model_goes_the_whole_way(self):
+        model = world.path("gpt2.json")
+        model.write_text(json.dumps({"model_type": "gpt2", "vocab_size": 384, "n_embd": 32, "n_layer": 2, "n_head": 2,
+                                     "n_positions": 64}))
+        checkpoint("gpt2-run", model=model)
+        told = [line for line in world.metrics("gpt2-run") if "evaluation" in line][-1]
+        measured = world.evaluate("loss", "--checkpoint", world.path("gpt2-run"), "--data", world.val,
+                                  "--sequence-length", SEQUENCE, ranks=2)[0]
+        self.assertAlmostEqual(measured["loss"] / told["loss"], 1, delta=1e-6)
+        too_long = run(1, "evaluate", "loss", "--checkpoint", world.path("gpt2-run"), "--data", world.val,
+                       "--sequence-length", 65)
+        self.assertEqual(too_long.code, 2, too_long)
+        self.assertIn("64 positions", too_long.err)
+        text = world.evaluate("generate", "--checkpoint", world.path("gpt2-run"), "--prompt", "Ada sees",
+                              "--temperature", 0)[0]["text"]
+        self.assertTrue(text.strip())
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

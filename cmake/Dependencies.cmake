@@ -19,7 +19,6 @@ pkg_check_modules(HIGHWAY REQUIRED IMPORTED_TARGET libhwy)
 pkg_check_modules(XXHASH REQUIRED IMPORTED_TARGET libxxhash)
 pkg_check_modules(ZSTD REQUIRED IMPORTED_TARGET libzstd)
 pkg_check_modules(UTF8PROC REQUIRED IMPORTED_TARGET libutf8proc)
-pkg_check_modules(HWLOC REQUIRED IMPORTED_TARGET hwloc)
 
 # Matrix products: oneDNN where there is one (x86-64), a CBLAS everywhere; kernels/cpu chooses at run time.
 # (oneDNN's own CMake package asks for OpenCL, which we do not use, so it is found by name.)
@@ -29,7 +28,4 @@ pkg_check_modules(OPENBLAS REQUIRED IMPORTED_TARGET openblas)
 
 if(TANDEM_BUILD_TESTS)
   find_package(GTest REQUIRED)
-endif()
-if(TANDEM_BUILD_BENCHMARKS)
-  find_package(benchmark REQUIRED)
 endif()

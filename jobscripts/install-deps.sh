@@ -12,8 +12,8 @@ packages=(
     libboost-log-dev libboost-thread-dev
     libcli11-dev nlohmann-json3-dev
     libhwy-dev libopenblas-openmp-dev
-    libxxhash-dev xxhash libzstd-dev zlib1g-dev libutf8proc-dev libhwloc-dev
-    libgtest-dev libgmock-dev libbenchmark-dev
+    libxxhash-dev libzstd-dev zlib1g-dev libutf8proc-dev
+    libgtest-dev
 )
 case $(uname -m) in
     x86_64) packages+=(libdnnl-dev) ;;

@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
 # Builds a preset with its tests and runs them.
 #
-#   tests/run.sh [--preset cpu|asan|tsan|coverage] [--jobs N] [ctest's options, such as -R NAME or -L LABEL]
+#   tests/run.sh [--preset cpu|asan|tsan|coverage] [--fast] [--jobs N] [ctest's options, such as -R NAME or -L LABEL]
+#
+# --fast builds and runs only the tests of that label.
 #
 # Labels: fast (units, seconds), mpi (several ranks), integration (the executables chained), house (rules of the code).
 set -euo pipefail
@@ -10,10 +12,12 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 preset=cpu
 jobs=$(nproc)
 options=()
+target=all
 while (($#)); do
     case $1 in
         --preset) preset=$2; shift 2 ;;
         --jobs) jobs=$2; shift 2 ;;
+        --fast) target=fast_tests; options+=(-L fast); shift ;;
         *) options+=("$1"); shift ;;
     esac
 done
@@ -22,5 +26,5 @@ jobscripts/install-deps.sh
 log=build/$preset-configure.log
 mkdir -p build
 cmake --preset "$preset" >"$log" || { cat "$log"; exit 1; }
-cmake --build --preset "$preset" --parallel "$jobs"
+cmake --build --preset "$preset" --parallel "$jobs" --target "$target"
 ctest --preset "$preset" --parallel "$jobs" --no-tests=error "${options[@]}"

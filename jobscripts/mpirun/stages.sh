@@ -1,0 +1,77 @@
+# shellcheck shell=bash
+# The stages of the chain, by the settings of a profile: tokenize_stage, pretrain_stage, evaluate_stage. To be sourced,
+# after launch.sh and profile.sh. A stage gives the exit code of the program that ended it, and what it has made already
+# is not made again. Under Slurm and outside they are the same.
+#
+# shellcheck disable=SC2154  # the settings come from read_profile
+
+tokenizer_file() { echo "${tokenizer:-$run/tokenizer.json}"; }
+
+tokenize_stage() {
+    local text=(--input "${corpus[@]}") dictionary
+    dictionary=$(tokenizer_file)
+    ((${#corpus[@]} > 0)) || profile_error "corpus, the text to tokenize, is not set"
+    # The ranks of tokenize wait for one another as long as it takes, so it goes without a watchdog.
+    export TANDEM_WATCHDOG=0
+    if [[ ! -s $dictionary ]]; then
+        [[ -z $tokenizer ]] || profile_error "tokenizer '$tokenizer' does not exist"
+        launch "$ranks" "$bin/tokenize" train "${text[@]}" "${train_tokenizer_options[@]}" --threads "$threads" \
+            --output "$dictionary" || return
+    fi
+    [[ ! -s $run/train.h5 || ! -s $run/val.h5 ]] || return 0
+    launch "$ranks" "$bin/tokenize" encode --tokenizer "$dictionary" "${text[@]}" "${encode_options[@]}" \
+        --threads "$threads" --output "$run/train.h5" --val-output "$run/val.h5"
+}
+
+# pretrain_stage SECONDS      after which it saves and gives 75, to be run again; empty: no limit
+pretrain_stage() {
+    local limit=()
+    [[ -z $1 ]] || limit=(--time-limit "${1}s")
+    export TANDEM_WATCHDOG=${watchdog}s
+    launch_stoppable "$ranks" "$bin/pretrain" "${pretrain_options[@]}" --data "$run/train.h5" --val "$run/val.h5" \
+        --threads "$threads" --output "$run/model" "${limit[@]}"
+}
+
+evaluate_stage() {
+    export TANDEM_WATCHDOG=${watchdog}s
+    launch "$ranks" "$bin/evaluate" loss --checkpoint "$run/model" --data "$run/val.h5" "${loss_options[@]}" \
+        --threads "$threads" --json >"$run/evaluation.partial" || return
+    mv "$run/evaluation.partial" "$run/evaluation.json"
+    cat "$run/evaluation.json"
+    ((${#generate_options[@]} > 0)) || return 0
+    launch 1 "$bin/evaluate" generate --checkpoint "$run/model" "${generate_options[@]}" --threads "$threads" --json \
+        >"$run/samples.partial" || return
+    mv "$run/samples.partial" "$run/samples.json"
+    cat "$run/samples.json"
+}
+
+# The newest complete step of the run, 0 where there is none.
+newest_step() {
+    local folder step newest=0
+    for folder in "$run"/model/checkpoints/step-*; do
+        step=${folder##*/step-}
+        [[ $step =~ ^[0-9]+$ && -f $folder/checkpoint.h5 ]] || continue # not .partial
+        ((10#$step <= newest)) || newest=$((10#$step))
+    done
+    echo "$newest"
+}
+
+# may_start JOB     to be asked before each start of a stage: false, with the reason on stderr, once JOB was restarted
+# more than max_restarts times in a row without a newer checkpoint. It counts at the start, because a restart may follow
+# an end that no script saw. Another JOB begins anew.
+may_start() {
+    local file=$run/restarts step job=- at=0 restarts=0
+    step=$(newest_step)
+    [[ ! -f $file ]] || read -r job at restarts <"$file"
+    if [[ $job != "$1" || $at -ne $step ]]; then
+        restarts=0
+    else
+        restarts=$((restarts + 1))
+    fi
+    if ((restarts > max_restarts)); then
+        echo "given up: restarted $max_restarts times in a row at step $step without a newer checkpoint;" \
+            "see what ended it above, then start the stage again" >&2
+        return 1
+    fi
+    printf '%s %s %s\n' "$1" "$step" "$restarts" >"$file.partial" && mv "$file.partial" "$file"
+}

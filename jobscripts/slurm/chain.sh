@@ -1,0 +1,61 @@
+#!/usr/bin/env bash
+# Submits tokenize -> pretrain -> evaluate to Slurm, each to start when the one before has succeeded, and prints a line
+# a job: stage and job id.
+#
+#   slurm/chain.sh [--dry-run] [--from STAGE] PROFILE
+#
+#   --dry-run      prints the commands instead
+#   --from STAGE   begins with pretrain or evaluate
+#
+# A job that is queued again keeps its id, so those after it wait for its last turn. Where one fails, those after it are
+# cancelled. The log of a job is in the run folder, as tandem-STAGE-ID.log.
+#
+# shellcheck source-path=SCRIPTDIR
+set -euo pipefail
+here=$(dirname "$(realpath "${BASH_SOURCE[0]}")")
+source "$here/../mpirun/launch.sh"
+source "$here/../mpirun/profile.sh"
+
+usage() { echo "usage: $0 [--dry-run] [--from tokenize|pretrain|evaluate] PROFILE" >&2; exit 2; }
+dry_run=
+stages=(tokenize pretrain evaluate)
+while (($#)); do
+    case $1 in
+        --dry-run) dry_run=1; shift ;;
+        --from)
+            case ${2:-} in
+                tokenize) ;;
+                pretrain) stages=(pretrain evaluate) ;;
+                evaluate) stages=(evaluate) ;;
+                *) usage ;;
+            esac
+            shift 2
+            ;;
+        -*) usage ;;
+        *) break ;;
+    esac
+done
+(($# == 1)) || usage
+read_profile "$1"
+
+previous=
+for stage in "${stages[@]}"; do
+    time=${stage}_time
+    # shellcheck disable=SC2154  # the settings come from read_profile
+    command=(sbatch --parsable --nodes="$nodes" --ntasks-per-node="$ranks_per_node" --cpus-per-task="$threads"
+        --time="${!time}" --output="$run/%x-%j.log" --export="ALL,TANDEM_FOLDER=$PWD")
+    [[ -z $partition ]] || command+=(--partition="$partition")
+    [[ -z $account ]] || command+=(--account="$account")
+    # afterok: once that job has succeeded; kill-on-invalid-dep: once it cannot any more, this one is cancelled.
+    [[ -z $previous ]] || command+=(--dependency="afterok:$previous" --kill-on-invalid-dep=yes)
+    command+=("${sbatch_options[@]}" "jobscripts/slurm/$stage.sbatch" "$profile")
+    if [[ -n $dry_run ]]; then
+        printf '%q ' "${command[@]}"
+        printf '\n'
+        previous="<$stage>"
+    else
+        previous=$("${command[@]}")
+        previous=${previous%%;*} # "id;cluster" where there are several clusters
+        echo "$stage $previous"
+    fi
+done

@@ -1,0 +1,102 @@
+# shellcheck shell=bash
+# What the Slurm jobs of all stages share: run_job STAGE PROFILE. To be sourced by the .sbatch files.
+#
+# A stage that ends is done (0), or the job goes back into the queue under its own number, so that the jobs that wait for
+# it go on waiting, or it has failed:
+#
+#   exit code                                        the job is
+#   75 (saved: time limit or signal)                 queued again
+#   2 usage, 3 bad input data, 4 no-go               failed: it would be the same again
+#   1, a node of the job no longer answers           queued again
+#   1, after newer checkpoints than it began with    queued again
+#   1, otherwise                                     failed
+#   above 128 (a rank or a host was killed)          queued again
+#
+# Two of these meet when a node is lost. Slurm finds that out by itself (SlurmdTimeout, 300 s by default) and queues the
+# job again, ending this script. Or the surviving ranks end first: a script that left now would make the job FAILED. So
+# it stays until Slurm has noticed: then the requeued job is not put on the lost node either.
+#
+# stages.sh's may_start ends it all when restarts bring no newer checkpoint.
+#
+# shellcheck disable=SC2154  # the settings come from read_profile
+# shellcheck source-path=SCRIPTDIR
+
+source jobscripts/mpirun/launch.sh
+source jobscripts/mpirun/profile.sh
+source jobscripts/mpirun/stages.sh
+
+say() { echo "$(date '+%F %T') job $SLURM_JOB_ID: $*"; }
+
+# Seconds until the job's time limit; nothing where it has none.
+seconds_left() {
+    local end
+    end=$(squeue --noheader --jobs="$SLURM_JOB_ID" --format=%e)
+    [[ $end =~ ^[0-9]{4}- ]] || return 0
+    echo $(($(date -d "$end" +%s) - $(date +%s)))
+}
+
+# Nodes of this job that start no process any more.
+lost_nodes() {
+    local node
+    for node in $(scontrol show hostnames "$SLURM_JOB_NODELIST"); do
+        timeout 30 srun --overlap --jobid="$SLURM_JOB_ID" --nodes=1 --ntasks=1 --ntasks-per-node=1 --cpus-per-task=1 \
+            --nodelist="$node" --mpi=none true >/dev/null 2>&1 || echo "$node"
+    done
+}
+
+# Stays until Slurm has noticed that a node is lost, which as a rule ends this script.
+await_slurm() {
+    local timeout
+    timeout=$(scontrol show config | sed -n 's/^SlurmdTimeout *= *\([0-9]*\).*/\1/p')
+    sleep $((${timeout:-300} * 2 + 60)) &
+    wait $!
+}
+
+queue_again() {
+    # A job that was cancelled meanwhile is to stay so.
+    local state
+    state=$(squeue --noheader --jobs="$SLURM_JOB_ID" --states=all --format=%T)
+    if [[ $state != RUNNING ]]; then
+        say "not queued again: it is $state"
+        return 1
+    fi
+    say "queued again: $*"
+    scontrol requeue "$SLURM_JOB_ID" || return
+    sleep 60 & # Slurm ends this script now
+    wait $!
+}
+
+run_job() {
+    local stage=$1 code=0 first lost seconds=
+    read_profile "$2"
+    may_start "slurm-$SLURM_JOB_ID" || exit 1
+    first=$(newest_step)
+    say "$stage on $SLURM_JOB_NODELIST, start $((${SLURM_RESTART_COUNT:-0} + 1)), newest checkpoint: step $first"
+    if [[ $stage == pretrain ]]; then
+        seconds=$(seconds_left)
+        if [[ -n $seconds ]]; then
+            ((seconds > stop_margin)) ||
+                profile_error "pretrain_time leaves $seconds s, not more than the $stop_margin s of stop_margin"
+            seconds=$((seconds - stop_margin))
+        fi
+    fi
+    "${stage}_stage" "$seconds" || code=$?
+    say "$stage ended with exit code $code, newest checkpoint: step $(newest_step)"
+    case $code in
+        0 | 2 | 3 | 4) exit "$code" ;;
+        75) queue_again "it saved and stopped" || exit "$code" ;;
+        *)
+            lost=$(lost_nodes)
+            if [[ -n $lost ]]; then
+                say "node $(paste -sd, <<<"$lost") is lost; waiting for Slurm to notice"
+                await_slurm
+                queue_again "a node was lost" || exit "$code"
+            elif ((code > 128)); then
+                queue_again "a rank was killed" || exit "$code"
+            elif (($(newest_step) > first)); then
+                queue_again "it failed after newer checkpoints" || exit "$code"
+            fi
+            ;;
+    esac
+    exit "$code"
+}

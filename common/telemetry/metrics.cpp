@@ -92,7 +92,8 @@ void MetricsFile::cutBackTo(std::int64_t step) {
   std::string kept;
   for (std::string line; std::getline(lines, line);) {
     const auto record = nlohmann::json::parse(line, nullptr, false);
-    if (record.is_object() && record.value("step", INT64_MAX) <= step) kept += line + "\n";
+    const bool isOurs = record.is_object() && record.contains("step") && record["step"].is_number_integer();
+    if (isOurs && record["step"].get<std::int64_t>() <= step) kept += line + "\n";
   }
   ::close(descriptor_);
   descriptor_ = -1;

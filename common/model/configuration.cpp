@@ -42,8 +42,6 @@ const std::set<std::string> ignoredFields = {"architectures",
                                              "rope_interleaved",
                                              "transformers.js_config",
                                              "reorder_and_upcast_attn",
-                                             "max_window_layers",
-                                             "layer_types",
                                              "auto_map",
                                              "comment"};
 
@@ -79,6 +77,12 @@ class Fields {
     return object_[field].get<double>();
   }
 
+  double positive(const std::string& field, double otherwise) {
+    const double value = number(field, otherwise);
+    if (!(value > 0) || !std::isfinite(value)) fail(field, "must be above 0");
+    return value;
+  }
+
   std::int64_t count(const std::string& field, std::int64_t otherwise) { return has(field) ? count(field) : otherwise; }
 
   // A whole number from 1 to 2^31, which must be there.
@@ -88,6 +92,11 @@ class Fields {
     const auto value = object_[field].get<std::int64_t>();
     if (value < 1 || value > INT32_MAX) fail(field, "is " + std::to_string(value) + "; it must be at least 1");
     return value;
+  }
+
+  const json& list(const std::string& field) {
+    if (!object_[field].is_array()) fail(field, "must be a list");
+    return object_[field];
   }
 
   const json& object(const std::string& field) {
@@ -118,7 +127,7 @@ class Fields {
 // Llama 3.1's scaling: long wavelengths are stretched by `factor`, short ones kept, those between blended
 // (as published with the Llama 3.1 models).
 double scaledFrequency(double frequency, Fields& scaling) {
-  const double factor = scaling.number("factor", 1);
+  const double factor = scaling.positive("factor", 1);
   const double low = scaling.number("low_freq_factor", 1), high = scaling.number("high_freq_factor", 4);
   const double original = scaling.number("original_max_position_embeddings", 8192);
   const double wavelength = 2 * std::numbers::pi / frequency;
@@ -129,7 +138,7 @@ double scaledFrequency(double frequency, Fields& scaling) {
 }
 
 std::vector<float> rotaryFrequencies(Fields& fields, std::int64_t headSize) {
-  double theta = fields.number("rope_theta", 10000);
+  double theta = fields.positive("rope_theta", 10000);
   std::string type = "default";
   const json empty = json::object();
   const json* scalingObject = &empty;
@@ -137,12 +146,12 @@ std::vector<float> rotaryFrequencies(Fields& fields, std::int64_t headSize) {
     if (fields.has(field)) scalingObject = &fields.object(field);
   }
   Fields scaling(*scalingObject, fields.origin() + ", rope scaling");
-  theta = scaling.number("rope_theta", theta);
+  theta = scaling.positive("rope_theta", theta);
   type = scaling.text("rope_type", scaling.text("type", "default"));
   if (type != "default" && type != "linear" && type != "llama3") {
     scaling.fail("rope_type", "is '" + type + "'; we have default, linear and llama3");
   }
-  const double linearFactor = type == "linear" ? scaling.number("factor", 1) : 1;
+  const double linearFactor = type == "linear" ? scaling.positive("factor", 1) : 1;
   std::vector<float> frequencies;
   for (std::int64_t i = 0; i < headSize / 2; ++i) {
     const double base = std::pow(theta, -2.0 * static_cast<double>(i) / static_cast<double>(headSize));
@@ -160,7 +169,7 @@ void readGpt2(Fields& fields, Configuration& c) {
   c.mlpWidth = fields.count("n_inner", 4 * c.width);
   c.maximumPositions = fields.count("n_positions");
   c.norm = kernels::NormKind::layer;
-  c.normEpsilon = static_cast<float>(fields.number("layer_norm_epsilon", 1e-5));
+  c.normEpsilon = static_cast<float>(fields.positive("layer_norm_epsilon", 1e-5));
   const std::string activation = fields.text("activation_function", "gelu_new");
   if (activation == "gelu_new" || activation == "gelu_pytorch_tanh") {
     c.activation = kernels::ActivationKind::geluTanh;
@@ -176,6 +185,28 @@ void readGpt2(Fields& fields, Configuration& c) {
   fields.demand(fields.flag("scale_attn_weights", true), "scale_attn_weights", "must be true");
   fields.demand(!fields.flag("scale_attn_by_inverse_layer_idx", false), "scale_attn_by_inverse_layer_idx",
                 "must be false");
+}
+
+// The window of every layer; 0: none. A model whose layers differ in it is refused, as are all things we do not have.
+std::int64_t slidingWindow(Fields& fields, const Configuration& c) {
+  const std::int64_t given = fields.count("sliding_window", 0);
+  const double firstLayer = fields.number("max_window_layers", 0);  // of those with a window
+  const std::int64_t window = fields.flag("use_sliding_window", c.type == "mistral") ? given : 0;
+  if (!fields.has("layer_types")) {
+    if (window == 0 || firstLayer >= static_cast<double>(c.layers)) return 0;
+    fields.demand(firstLayer <= 0, "max_window_layers", "must be 0: we have one window for all layers");
+    return window;
+  }
+  std::int64_t withWindow = 0;
+  for (const json& type : fields.list("layer_types")) {
+    fields.demand(type == "sliding_attention" || type == "full_attention", "layer_types",
+                  "has '" + type.dump() + "'; we have full_attention and sliding_attention");
+    withWindow += type == "sliding_attention" ? 1 : 0;
+  }
+  if (withWindow == 0) return 0;
+  fields.demand(withWindow == c.layers, "layer_types", "must be the same for all layers: we have one window for all");
+  fields.demand(window > 0, "layer_types", "has sliding_attention, but there is no sliding_window in use");
+  return window;
 }
 
 void readLlamaLike(Fields& fields, Configuration& c) {
@@ -194,7 +225,7 @@ void readLlamaLike(Fields& fields, Configuration& c) {
   c.mlpWidth = fields.count("intermediate_size");
   c.maximumPositions = fields.count("max_position_embeddings");
   c.norm = kernels::NormKind::rms;
-  c.normEpsilon = static_cast<float>(fields.number("rms_norm_eps", 1e-6));
+  c.normEpsilon = static_cast<float>(fields.positive("rms_norm_eps", 1e-6));
   const std::string activation = fields.text("hidden_act", "silu");
   fields.demand(activation == "silu", "hidden_act", "is '" + activation + "'; we have silu");
   c.activation = kernels::ActivationKind::swiglu;
@@ -204,9 +235,7 @@ void readLlamaLike(Fields& fields, Configuration& c) {
   c.outputBias = c.type != "qwen2" && attentionBias;
   c.mlpBias = fields.flag("mlp_bias", false);
   c.tiedEmbeddings = fields.flag("tie_word_embeddings", false);
-  const bool usesWindow = fields.flag("use_sliding_window", c.type == "mistral");
-  const std::int64_t window = fields.count("sliding_window", 0);
-  c.slidingWindow = usesWindow ? window : 0;
+  c.slidingWindow = slidingWindow(fields, c);
   c.rotaryFrequencies = rotaryFrequencies(fields, c.headSize);
 }
 
@@ -225,7 +254,7 @@ Configuration parseConfiguration(const std::string& text, const std::string& ori
   c.json = text;
   c.type = fields.text("model_type", "");
   c.vocabularySize = fields.count("vocab_size");
-  c.initializerRange = static_cast<float>(fields.number("initializer_range", 0.02));
+  c.initializerRange = static_cast<float>(fields.positive("initializer_range", 0.02));
   if (c.type == "gpt2") {
     readGpt2(fields, c);
   } else if (c.type == "llama" || c.type == "mistral" || c.type == "qwen2" || c.type == "qwen3") {

@@ -3,6 +3,8 @@
 #include <limits>
 #include <numbers>
 
+#include "common/base/error.h"
+
 namespace tandem::train {
 namespace {
 
@@ -36,6 +38,12 @@ LossEvaluator::LossEvaluator(const model::Configuration& configuration, const ru
 EvaluationResult LossEvaluator::evaluate(const data::Dataset& dataset, bool crossDocuments, std::int64_t maxTokens,
                                          comm::Communicator& communicator) {
   const std::vector<std::int32_t> byteLengths = data::tokenByteLengths(dataset.description().tokenizer);
+  if (dataset.description().vocabularySize > static_cast<std::int64_t>(byteLengths.size())) {
+    throw base::Error(base::ErrorKind::badData, "'" + dataset.path().string() + "' has a vocabulary of " +
+                                                    std::to_string(dataset.description().vocabularySize) +
+                                                    " tokens, but its /tokenizer only " +
+                                                    std::to_string(byteLengths.size()) + "; encode the text again");
+  }
   const std::int64_t maxWindows = maxTokens > 0 ? (maxTokens + sequenceLength_ - 1) / sequenceLength_ : -1;
   data::EvaluationStream stream(
       dataset, sequenceLength_, crossDocuments,

@@ -1,0 +1,114 @@
+// Writing from prompts: how answers end, and that a sequence does not depend on its neighbours. (That what is written
+// is what whole-sequence programs give is tested against golden values.)
+
+#include "common/runtime/generator.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "common/model/transformer.h"
+#include "tests/common/data/expect_error.h"
+
+namespace tandem::runtime {
+namespace {
+
+constexpr std::int64_t capacity = 40;
+
+class Writing : public testing::Test {
+ protected:
+  Writing() {
+    const graph::Program program = model::buildLogits(model_, 1, 1, base::DType::f32);
+    store_ = std::make_unique<ParameterStore>(layoutOf(program, 1, sharding::FlatLayout::Ownership::anywhere),
+                                              *backend_, *stream_, base::DType::f32, ParameterStore::Gradients::none);
+    for (const sharding::FlatParameter& parameter : store_->layout().parameters()) {
+      float* const values = static_cast<float*>(store_->weightAt(parameter.offset));
+      model::initialise(model_, parameter.name, 3, 0, std::span(values, static_cast<std::size_t>(parameter.count)));
+      if (parameter.name == "embedding.weight") {
+        for (std::int64_t i = 0; i < parameter.count; ++i) values[i] *= 50;  // so that tokens differ clearly
+      }
+    }
+  }
+
+  std::vector<Generation> write(const std::vector<GenerationRequest>& requests, std::int64_t batch,
+                                const SamplingOptions& sampling = {.temperature = 0},
+                                const Generator::OnToken& onToken = {}) {
+    Generator generator(model_, *store_, batch, capacity, *backend_, *stream_, arena_);
+    return generator.run(requests, sampling, onToken);
+  }
+
+  model::Configuration model_ = model::parseConfiguration(
+      R"({"model_type": "llama", "vocab_size": 61, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2,
+        "intermediate_size": 24, "max_position_embeddings": 64, "tie_word_embeddings": false})",
+      "of the test");
+  std::unique_ptr<kernels::Backend> backend_ = kernels::makeCpuBackend({.threads = 1});
+  std::unique_ptr<kernels::Stream> stream_ = backend_->makeStream();
+  std::shared_ptr<Arena> arena_ = std::make_shared<Arena>(*backend_);
+  std::unique_ptr<ParameterStore> store_;
+};
+
+TEST_F(Writing, endsAtTheNumberOfTokensAskedFor) {
+  const Generation answer = write({{.prompt = {1, 2}, .maxTokens = 5}}, 1)[0];
+  EXPECT_EQ(answer.tokens.size(), 5u);
+  EXPECT_EQ(answer.stopReason, "max_tokens");
+}
+
+TEST_F(Writing, endsAtAStopTokenWhichIsNoPartOfTheAnswer) {
+  const std::vector<std::int32_t> whole = write({{.prompt = {1, 2}, .maxTokens = 8}}, 1)[0].tokens;
+  const Generation answer = write({{.prompt = {1, 2}, .maxTokens = 8, .stopTokens = {60, whole[3]}}}, 1)[0];
+  EXPECT_EQ(answer.stopReason, "stop_token");
+  const auto first = std::find(whole.begin(), whole.end(), whole[3]);
+  EXPECT_EQ(answer.tokens, std::vector<std::int32_t>(whole.begin(), first));
+}
+
+TEST_F(Writing, endsWhenTheCacheIsFull) {
+  const Generation answer = write({{.prompt = {1, 2, 3}, .maxTokens = 1000}}, 1)[0];
+  EXPECT_EQ(answer.stopReason, "cache_full");
+  EXPECT_EQ(static_cast<std::int64_t>(answer.tokens.size()), capacity - 3);
+}
+
+TEST_F(Writing, endsWhenTheCallerSaysSo) {
+  int seen = 0;
+  const Generation answer = write({{.prompt = {1, 2}, .maxTokens = 9}}, 1, {.temperature = 0},
+                                  [&](std::int64_t, std::int32_t) { return ++seen < 3; })[0];
+  EXPECT_EQ(answer.stopReason, "stopped");
+  EXPECT_EQ(answer.tokens.size(), 3u);
+}
+
+TEST_F(Writing, aSequenceIsTheSameWhateverIsWrittenBesideIt) {
+  std::vector<GenerationRequest> requests;
+  for (std::int32_t i = 0; i < 5; ++i) {
+    GenerationRequest request{.maxTokens = 4 + 3 * i, .sequence = static_cast<std::uint64_t>(i)};
+    for (std::int32_t t = 0; t <= 4 * i; ++t) request.prompt.push_back((7 * i + t) % 61);
+    requests.push_back(request);
+  }
+  for (const float temperature : {0.0f, 1.0f}) {
+    const SamplingOptions sampling{.temperature = temperature, .seed = 9};
+    const std::vector<Generation> together = write(requests, 5, sampling);
+    for (std::size_t i = 0; i < requests.size(); ++i) {
+      EXPECT_EQ(write({requests[i]}, 1, sampling)[0].tokens, together[i].tokens) << i;
+      EXPECT_EQ(write({requests[i]}, 3, sampling)[0].tokens, together[i].tokens) << i;
+    }
+  }
+}
+
+TEST_F(Writing, nothingIsWrittenWhereNothingIsAskedFor) {
+  const Generation answer = write({{.prompt = {1}, .maxTokens = 0}}, 1)[0];
+  EXPECT_TRUE(answer.tokens.empty());
+  EXPECT_EQ(answer.stopReason, "max_tokens");
+}
+
+TEST_F(Writing, promptsThatAreEmptyOrTooLongAreUsageErrors) {
+  data::expectError(base::ErrorKind::usage, {"empty"}, [&] { write({{.prompt = {}}}, 1); });
+  const std::vector<std::int32_t> tooLong(capacity, 1);
+  data::expectError(base::ErrorKind::usage, {"40 tokens"}, [&] { write({{.prompt = tooLong}}, 1); });
+}
+
+TEST_F(Writing, weightsThatAreNoNumbersAreANumericErrorNotAToken) {
+  static_cast<float*>(store_->weightAt(store_->layout().parameters().back().offset))[0] = NAN;
+  data::expectError(base::ErrorKind::numeric, {"logits"}, [&] { write({{.prompt = {1, 2}}}, 1); });
+}
+
+}  // namespace
+}  // namespace tandem::runtime

@@ -15,7 +15,7 @@ pass_on_stop() {
     stop_asked=1
     [[ -z $stage ]] || kill -TERM -- "-$stage" 2>/dev/null || true
 }
-trap pass_on_stop USR1 TERM INT
+trap pass_on_stop USR1 TERM INT HUP
 for name in tokenize pretrain evaluate; do
     [[ -z $stop_asked ]] || exit 75
     printf '\n== %s\n' "$name"

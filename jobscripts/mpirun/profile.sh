@@ -35,10 +35,12 @@ default_settings() {
     # and ends the job. It must be longer than the longest wait for others, such as that for a slow disk.
     watchdog=300
     # Seconds after which mpirun takes a silent host for lost: idle time, and then so many probes. With Open MPI's own
-    # settings a cut link goes unnoticed for eight minutes. In sum longer than the watchdog, which knows the rank's name.
+    # settings that is eight minutes. In sum longer than the watchdog, which says where the ranks are.
     keepalive_time=330
     keepalive_interval=10
     keepalive_probes=3
+    # Seconds that mpirun gets to end once the ranks of its own host are gone (launch.sh has the reason).
+    seconds_to_end=60
 
     # After so many restarts in a row from the same checkpoint the run is given up.
     max_restarts=3
@@ -88,7 +90,7 @@ read_profile() {
             profile_error "'$name' is no setting (mpirun/profile.sh lists them); to hand it to the programs, export it"
     done < <(compgen -v | grep -vxE '_|name|known|exported|PIPESTATUS|BASH_.*|FUNCNAME|LINENO')
 
-    demand_number nodes ranks_per_node threads watchdog keepalive_time keepalive_interval keepalive_probes stop_margin
+    demand_number nodes ranks_per_node threads watchdog keepalive_time keepalive_interval keepalive_probes seconds_to_end stop_margin
     [[ $max_restarts =~ ^[0-9]+$ ]] || profile_error "max_restarts is '$max_restarts'; it must be a whole number"
     [[ -n $run ]] || profile_error "run, the folder for what the chain makes, is not set"
     [[ -x $bin/pretrain ]] || profile_error "bin is '$bin', which has no executable pretrain; build first, or set bin"

@@ -52,14 +52,9 @@ await_slurm() {
     wait $!
 }
 
+job_state() { squeue --noheader --jobs="$SLURM_JOB_ID" --states=all --format=%T; }
+
 queue_again() {
-    # A job that was cancelled meanwhile is to stay so.
-    local state
-    state=$(squeue --noheader --jobs="$SLURM_JOB_ID" --states=all --format=%T)
-    if [[ $state != RUNNING ]]; then
-        say "not queued again: it is $state"
-        return 1
-    fi
     say "queued again: $*"
     scontrol requeue "$SLURM_JOB_ID" || return
     sleep 60 & # Slurm ends this script now
@@ -82,21 +77,24 @@ run_job() {
     fi
     "${stage}_stage" "$seconds" || code=$?
     say "$stage ended with exit code $code, newest checkpoint: step $(newest_step)"
-    case $code in
-        0 | 2 | 3 | 4) exit "$code" ;;
-        75) queue_again "it saved and stopped" || exit "$code" ;;
-        *)
-            lost=$(lost_nodes)
-            if [[ -n $lost ]]; then
-                say "node $(paste -sd, <<<"$lost") is lost; waiting for Slurm to notice"
-                await_slurm
-                queue_again "a node was lost" || exit "$code"
-            elif ((code > 128)); then
-                queue_again "a rank was killed" || exit "$code"
-            elif (($(newest_step) > first)); then
-                queue_again "it failed after newer checkpoints" || exit "$code"
-            fi
-            ;;
-    esac
+    case $code in 0 | 2 | 3 | 4) exit "$code" ;; esac
+    # Cancelled, or queued again by Slurm itself: to stay so.
+    if [[ $(job_state) != RUNNING ]]; then
+        say "Slurm is ending this turn: $(job_state)"
+        exit "$code"
+    fi
+    if ((code == 75)); then
+        queue_again "it saved and stopped" || exit "$code"
+    fi
+    lost=$(lost_nodes)
+    if [[ -n $lost ]]; then
+        say "node $(paste -sd, <<<"$lost") is lost; waiting for Slurm to notice"
+        await_slurm
+        queue_again "a node was lost" || exit "$code"
+    elif ((code > 128)); then
+        queue_again "a rank was killed" || exit "$code"
+    elif (($(newest_step) > first)); then
+        queue_again "it failed after newer checkpoints" || exit "$code"
+    fi
     exit "$code"
 }

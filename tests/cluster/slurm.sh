@@ -1,0 +1,176 @@
+#!/usr/bin/env bash
+# The Slurm job scripts on a real Slurm of two nodes, both on this machine, with the real executables:
+#
+#   1  the chain tokenize -> pretrain -> evaluate; pretrain is queued again by its time limit, and all ends by itself
+#   2  a job that fails the same way again and again is given up, and the jobs that wait for it are cancelled
+#   3  a run is warned by USR1, then loses a node that Slurm notices first, then one that the ranks notice first; it goes
+#      on by itself each time, from its newest checkpoint
+#
+#   tests/cluster/slurm.sh [--bin FOLDER] [--if-asked]       (fixture.sh explains the options)
+#
+# Takes about two minutes. Leaves nothing behind; logs are printed when it fails.
+#
+# shellcheck source-path=SCRIPTDIR
+set -euo pipefail
+tree=$(realpath "$(dirname "${BASH_SOURCE[0]}")/../..")
+source "$tree/tests/cluster/fixture.sh"
+read_options "$@"
+source "$tree/tests/cluster/slurm_cluster.sh"
+
+# Short: the path of a UNIX socket has at most 107 bytes.
+folder=$(mktemp -d /tmp/tandem-cluster.XXXXXX)
+failed=1
+finish() {
+    if [[ $failed != 0 ]]; then
+        tail -n 60 "$folder"/*/tandem-*.log || true
+        tail -n 30 "$folder"/slurm/log/*.log || true
+    fi
+    cluster_down "$folder/slurm"
+    rm -rf "$folder"
+}
+trap finish EXIT
+trap 'exit 1' INT TERM
+
+# make_profile NAME STEPS    a profile, and its run folder
+make_profile() {
+    mkdir "$folder/$1"
+    cat >"$folder/$1.env" <<PROFILE
+bin=$bin
+run=$folder/$1
+corpus=($folder/corpus.jsonl)
+train_tokenizer_options=(--vocab-size 320 --pattern gpt2)
+encode_options=(--val-fraction 0.1)
+pretrain_options=(--model $folder/model.json --steps $2 --batch-tokens 8192 --sequence-length 32 --learning-rate 3e-3
+    --checkpoint-every 20 --keep 0)
+loss_options=(--sequence-length 32 --batch 4)
+generate_options=(--prompt "the old" --max-tokens 12)
+nodes=2
+interfaces=lo
+watchdog=120
+keepalive_time=130
+tokenize_time=00:05:00
+pretrain_time=00:10:00
+evaluate_time=00:05:00
+stop_margin=30
+max_restarts=1
+PROFILE
+}
+
+# submit OPTIONS... PROFILE    fills job[STAGE]
+declare -A job
+submit() {
+    local stage id
+    while read -r stage id; do
+        job[$stage]=$id
+    done < <("$tree/jobscripts/slurm/chain.sh" "$@")
+}
+
+expect_in_log() { # RUN STAGE TEXT
+    grep -qF -- "$3" "$folder/$1/tandem-$2-${job[$2]}.log" || fail "the log of $2 does not say '$3'"
+}
+
+await_restart() { # STAGE TIMES SECONDS
+    local end=$((SECONDS + $3))
+    until [[ $(job_field "${job[$1]}" Restarts) == "$2" ]]; do
+        ((SECONDS < end)) || fail "$1 was not queued again for the time number $2: $(job_field "${job[$1]}" JobState)"
+        sleep 0.3
+    done
+}
+
+# Waits until that turn of pretrain has begun and saved.
+await_saving_turn() { # RUN TURN SECONDS
+    local end=$((SECONDS + $3))
+    until grep -qs "pretrain on n\[1-2\], start $2," "$folder/$1/tandem-pretrain-${job[pretrain]}.log"; do
+        ((SECONDS < end)) || fail "turn $2 of pretrain did not begin: $(job_field "${job[pretrain]}" JobState)"
+        sleep 0.2
+    done
+    await_checkpoint "$1" "$3"
+}
+
+# --- the tests ---------------------------------------------------------------------------------------------------------
+
+test_the_chain_finishes_by_itself_though_its_time_is_up() {
+    make_profile chain 300
+    # The first turn of pretrain lasts eight seconds or less, the later ones as long as they need.
+    # shellcheck disable=SC2016  # for the profile
+    echo '[[ ${SLURM_RESTART_COUNT:-0} -gt 0 ]] || stop_margin=592' >>"$folder/chain.env"
+    [[ $("$tree/jobscripts/slurm/chain.sh" --dry-run "$folder/chain.env" | grep -c '^sbatch .*sbatch ') == 3 ]] ||
+        fail "--dry-run does not print three jobs"
+    [[ -z $(squeue --noheader) ]] || fail "--dry-run has submitted jobs"
+    submit "$folder/chain.env"
+    local chain=("${job[tokenize]}" "${job[pretrain]}" "${job[evaluate]}")
+
+    test_a_job_that_always_fails_is_given_up_and_those_after_it_are_cancelled
+
+    job[tokenize]=${chain[0]} job[pretrain]=${chain[1]} job[evaluate]=${chain[2]}
+    for stage in tokenize pretrain evaluate; do
+        wait_for_job "${job[$stage]}" COMPLETED 240 || fail "$stage did not complete"
+    done
+    [[ $(job_field "${job[pretrain]}" Restarts) == 1 ]] || fail "pretrain was not queued again once"
+    expect_in_log chain pretrain "queued again: it saved and stopped"
+    [[ $(grep -c 'pretrain on n\[1-2\], start' "$folder/chain/tandem-pretrain-${job[pretrain]}.log") == 2 ]] ||
+        fail "pretrain did not run twice on two nodes"
+    expect_every_step_once "$folder/chain" 300
+    python3 - "$folder/chain" <<'PYTHON' || fail "what evaluate has left"
+import json, sys
+loss, samples = (json.load(open(f"{sys.argv[1]}/{name}.json"))[0] for name in ("evaluation", "samples"))
+assert loss["step"] == 300 and 0 < loss["bits_per_byte"] < 2, loss
+assert samples["prompt"] == "the old" and samples["generated_tokens"] > 0, samples
+PYTHON
+    echo "passed: the chain finishes by itself, though pretrain's time was up once"
+}
+
+# Runs beside the chain, on the other core of each node: its pretrain is a program that is killed at once.
+test_a_job_that_always_fails_is_given_up_and_those_after_it_are_cancelled() {
+    mkdir "$folder/killed"
+    printf '#!/bin/sh\nkill -KILL $$\n' >"$folder/killed/pretrain"
+    chmod +x "$folder/killed/pretrain"
+    make_profile looping 300
+    echo "bin=$folder/killed" >>"$folder/looping.env"
+    submit --from pretrain "$folder/looping.env"
+    wait_for_job "${job[pretrain]}" FAILED 120 || fail "the job was not given up"
+    expect_in_log looping pretrain "given up: restarted 1 times in a row at step 0"
+    wait_for_job "${job[evaluate]}" CANCELLED 60 || fail "evaluate waits for a job that has failed"
+    echo "passed: a job that always fails is given up, and those after it are cancelled"
+}
+
+test_a_run_survives_a_warning_and_lost_nodes() {
+    make_profile nodes 400
+    cp "$folder/chain"/{tokenizer.json,train.h5,val.h5} "$folder/nodes"
+    submit --from pretrain "$folder/nodes.env"
+
+    await_saving_turn nodes 1 60
+    scancel --signal=USR1 --batch "${job[pretrain]}" # what Slurm sends a minute before the time limit
+    await_restart pretrain 1 30
+    expect_in_log nodes pretrain "queued again: it saved and stopped"
+
+    await_saving_turn nodes 2 60
+    scontrol update nodename=n2 state=down reason=test
+    await_restart pretrain 2 30
+    scontrol update nodename=n2 state=resume
+    expect_in_log nodes pretrain "DUE TO NODE FAILURE"
+    echo "passed: a run goes on after a node that Slurm noticed to be lost"
+
+    await_saving_turn nodes 3 60
+    crash_node "$folder/slurm" n2
+    await_restart pretrain 3 90
+    expect_in_log nodes pretrain "node n2 is lost; waiting for Slurm to notice"
+    start_node "$folder/slurm" n2
+    for stage in pretrain evaluate; do
+        wait_for_job "${job[$stage]}" COMPLETED 240 || fail "$stage did not complete"
+    done
+    [[ $(job_field "${job[pretrain]}" Restarts) == 3 ]] || fail "pretrain was queued again more than three times"
+    expect_every_step_once "$folder/nodes" 400
+    echo "passed: a run goes on after a node whose loss the ranks noticed first"
+}
+
+make_corpus >"$folder/corpus.jsonl"
+make_model >"$folder/model.json"
+# Ports of this run, below those that the system hands out.
+cluster_up "$folder/slurm" $((17000 + $$ % 700 * 20))
+echo "two nodes are up after $SECONDS s"
+test_the_chain_finishes_by_itself_though_its_time_is_up
+echo "after $SECONDS s"
+test_a_run_survives_a_warning_and_lost_nodes
+failed=0
+echo "all passed after $SECONDS s"

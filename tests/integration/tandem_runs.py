@@ -13,6 +13,9 @@ import tempfile
 import time
 
 BUILD = pathlib.Path(os.environ["TANDEM_BUILD_DIR"])
+FOLDER = pathlib.Path(tempfile.mkdtemp(prefix="tandem-runs-"))
+atexit.register(shutil.rmtree, FOLDER, ignore_errors=True)
+(FOLDER / "mpi").mkdir()
 ENVIRONMENT = {
     **os.environ,
     "OMPI_ALLOW_RUN_AS_ROOT": "1",
@@ -20,6 +23,9 @@ ENVIRONMENT = {
     "OMPI_MCA_mpi_yield_when_idle": "1",
     "OMPI_MCA_orte_base_help_aggregate": "0",
     "OMP_NUM_THREADS": "1",
+    # What Open MPI leaves behind when it is killed.
+    "TMPDIR": str(FOLDER / "mpi"),
+    "OMPI_MCA_btl_vader_backing_directory": str(FOLDER / "mpi"),
 }
 VOCABULARY = 320
 SEQUENCE = 32
@@ -145,8 +151,7 @@ class World:
     """A corpus, a tokenizer, datasets and a model file in a folder of their own."""
 
     def __init__(self):
-        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="tandem-runs-"))
-        atexit.register(shutil.rmtree, self.folder, ignore_errors=True)
+        self.folder = FOLDER
         self.model = self.write_model("model.json")
         self.tokenizer = self.make_tokenizer("tokenizer.json", seed=1, vocabulary=VOCABULARY)
         self.train, self.val = self.encode(self.tokenizer, "", seed=1)

@@ -37,6 +37,7 @@ LoadedModel loadModel(comm::Communicator& world, const app::CommonOptions& commo
     loaded.tokenizer = reader.metadata().tokenizer;
     loaded.step = reader.metadata().step;
     loaded.folder = reader.folder().string();
+    loaded.sequenceLength = train::trainedSequenceLength(reader);
     // Any program of the model names all of its parameters.
     const graph::Program program = model::buildLogits(loaded.configuration, 1, 1, storage);
     const auto layout = runtime::layoutOf(program, 1, sharding::FlatLayout::Ownership::anywhere);

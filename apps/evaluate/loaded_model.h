@@ -27,7 +27,8 @@ struct LoadedModel {
   model::Configuration configuration;
   std::string tokenizer;  // tokenizer.json text
   std::int64_t step = 0;
-  std::string folder;  // of the checkpoint's step
+  std::string folder;               // of the checkpoint's step
+  std::int64_t sequenceLength = 0;  // of the rows that it was trained on
   std::unique_ptr<runtime::ParameterStore> parameters;
 
   train::Device device() const { return {*backend, *stream, arena}; }

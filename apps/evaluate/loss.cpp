@@ -18,7 +18,7 @@ namespace {
 struct LossOptions {
   ModelOptions model;
   std::vector<std::string> data;
-  std::int64_t sequenceLength = 0;  // 0: the model's positions
+  std::int64_t sequenceLength = 0;  // 0: what the model was trained on
   std::int64_t batch = 1;
   std::int64_t maxTokens = 0;
   bool crossDocuments = false;
@@ -63,9 +63,7 @@ void print(const LoadedModel& loaded, const std::vector<telemetry::EvaluationMet
 
 int run(comm::Communicator& world, const app::CommonOptions& common, const LossOptions& options) {
   const LoadedModel loaded = loadModel(world, common, options.model);
-  const std::int64_t sequenceLength = options.sequenceLength > 0
-                                          ? options.sequenceLength
-                                          : std::min<std::int64_t>(loaded.configuration.maximumPositions, 1024);
+  const std::int64_t sequenceLength = options.sequenceLength > 0 ? options.sequenceLength : loaded.sequenceLength;
   std::vector<std::unique_ptr<data::Dataset>> datasets;
   comm::agreeOn(world, [&] {
     auto demandAtLeast = [](const char* option, std::int64_t value, std::int64_t least) {
@@ -110,7 +108,7 @@ app::Command lossCommand() {
                     ->check(CLI::ExistingFile)
                     ->type_name("FILE");
                 app.add_option("--sequence-length", options->sequenceLength,
-                               "Tokens of a row; 0: the model's positions, at most 1024")
+                               "Tokens of a row; 0: as many as in training")
                     ->type_name("TOKENS");
                 app.add_option("--batch", options->batch, "Rows at once")->type_name("ROWS");
                 app.add_option("--max-tokens", options->maxTokens, "Of each dataset; 0: all")->type_name("TOKENS");

@@ -155,7 +155,9 @@ int pretrain(comm::Communicator& world, const app::CommonOptions& common, const 
   const auto stream = backend->makeStream();
   const train::Device device{*backend, *stream, std::make_shared<runtime::Arena>(*backend)};
   train::Trainer trainer(world, device, options, describeRun(world, common));
-  return trainer.run();
+  const int code = trainer.run();
+  if (common.json) app::printJson(trainer.summary());
+  return code;
 }
 
 }  // namespace

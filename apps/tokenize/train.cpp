@@ -38,7 +38,7 @@ void declare(CLI::App& options, TrainSettings& settings) {
       ->type_name("TOKENS");
   options
       .add_option("--pattern", settings.pattern,
-                  "How text is cut into words: gpt2, cl100k, o200k, llama3, qwen2 or gpt2Digits")
+                  "How text is cut into words: gpt2, cl100k, o200k, llama3, qwen2 or gpt2-digits")
       ->type_name("NAME");
   options
       .add_option("--special", settings.special,

@@ -81,7 +81,7 @@ void Optimizer::update(double learningRate, double gradientScale, std::int64_t s
       updateAdamW(run, traits, learningRate, gradientScale, step);
     }
   }
-  gatherWeights();
+  stream_.synchronize();
 }
 
 void Optimizer::updateAdamW(const sharding::OwnedRun& run, const ParameterTraits& traits, double learningRate,

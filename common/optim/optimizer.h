@@ -45,9 +45,12 @@ class Optimizer {
   // Norm of the whole gradient, from the pieces that the ranks own after the exchange. Collective.
   double gradientNorm();
 
-  // Updates this rank's shard with gradients multiplied by gradientScale, then gathers all weights. `step` counts
-  // from 1. Collective.
+  // Updates this rank's shard with gradients multiplied by gradientScale; gatherWeights must follow. `step` counts
+  // from 1.
   void update(double learningRate, double gradientScale, std::int64_t step);
+
+  // Brings every rank's part of the new weights to all ranks. Collective.
+  void gatherWeights();
 
   // After the master weights of the owned runs were set from outside: rounds them to the storage type and gathers all
   // weights. Collective.
@@ -68,7 +71,6 @@ class Optimizer {
                    double gradientScale, std::int64_t step);
   void updateMuon(const sharding::OwnedRun& run, const ParameterTraits& traits, double learningRate,
                   double gradientScale);
-  void gatherWeights();
   kernels::TensorView lowWeight(const sharding::OwnedRun& run) const;
 
   OptimizerOptions options_;

@@ -1,6 +1,7 @@
 #include "common/train/model_state.h"
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 
 #include "common/model/transformer.h"
 
@@ -73,6 +74,16 @@ void initialise(const model::Configuration& configuration, std::uint64_t seed,
     model::initialise(configuration, parameterOf(parameters, run).name, seed, run.begin, target);
   }
   optimizer.publishMasters();
+}
+
+std::int64_t trainedSequenceLength(const checkpoint::Reader& reader) {
+  const auto progress = nlohmann::json::parse(reader.metadata().progress, nullptr, false);
+  const auto length = nlohmann::json::json_pointer("/identity/sequence_length");
+  if (progress.is_discarded() || !progress.contains(length) || !progress.at(length).is_number_integer()) {
+    throw base::Error(base::ErrorKind::badData, "checkpoint '" + reader.folder().string() +
+                                                    "' does not say on which sequence length it was trained");
+  }
+  return progress.at(length).get<std::int64_t>();
 }
 
 void loadWeights(const checkpoint::Reader& reader, const runtime::ParameterStore& parameters, kernels::Backend& backend,

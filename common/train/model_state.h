@@ -27,6 +27,9 @@ void restore(const checkpoint::Reader& reader, const runtime::ParameterStore& pa
 void initialise(const model::Configuration& configuration, std::uint64_t seed,
                 const runtime::ParameterStore& parameters, optim::Optimizer& optimizer);
 
+// Tokens of the rows that the checkpoint's model was trained on.
+std::int64_t trainedSequenceLength(const checkpoint::Reader& reader);
+
 // Fills all weights of a store, for evaluation. Not collective: every rank reads the whole model.
 void loadWeights(const checkpoint::Reader& reader, const runtime::ParameterStore& parameters, kernels::Backend& backend,
                  kernels::Stream& stream);

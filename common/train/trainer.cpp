@@ -31,6 +31,16 @@ bool holdsSteps(const std::filesystem::path& run) {
   return false;
 }
 
+// "seed was 1 and is now 2, ..." for every field that differs.
+std::string changedFields(const json& before, const json& now) {
+  std::string text;
+  for (const auto& [field, value] : now.items()) {
+    const json old = before.contains(field) ? before.at(field) : json();
+    if (old != value) text += (text.empty() ? "" : ", ") + field + " was " + old.dump() + " and is now " + value.dump();
+  }
+  return text;
+}
+
 std::string percent(double share) {
   char text[16];
   std::snprintf(text, sizeof text, "%.0f %%", 100 * share);
@@ -125,10 +135,11 @@ void Trainer::openRunFolder() {
 }
 
 void Trainer::resumeOrInitialise() {
-  const bool named = options_.resume != "auto" && options_.resume != "never";
   const bool found =
       comm::allReduceScalar(communicator_, std::int64_t{holdsSteps(options_.output)}, comm::Reduction::maximum) == 1;
-  if (named || (options_.resume == "auto" && found)) {
+  // A named checkpoint is where the run begins; once it has steps of its own, the same command goes on from these.
+  const bool named = options_.resume != "auto" && options_.resume != "never" && !found;
+  if (named || found) {
     const checkpoint::Reader reader(communicator_, named ? std::filesystem::path(options_.resume) : options_.output);
     restoreFrom(reader);
     TANDEM_LOG(info) << "resumed from '" << reader.folder().string() << "' at step " << progress_.step;
@@ -143,8 +154,9 @@ void Trainer::resumeOrInitialise() {
   });
 }
 
-// What must be the same for a resumed run to see the samples that the unbroken one would have seen.
-std::string Trainer::dataIdentity() const {
+// What must be the same for a resumed run to see the samples that the unbroken one would have seen, and to make sense
+// of the optimizer's states.
+std::string Trainer::identity() const {
   json datasets = json::array();
   for (std::int64_t i = 0; i < data_->datasetCount(); ++i) {
     const data::Dataset& dataset = data_->dataset(i);
@@ -152,7 +164,8 @@ std::string Trainer::dataIdentity() const {
     datasets.push_back(
         {{"tokens", dataset.tokenCount()}, {"tokenizer", dataset.description().tokenizerHash}, {"weight", weight}});
   }
-  return json{{"datasets", datasets},
+  return json{{"data", datasets},
+              {"optimizer", options_.optimizer.method == optim::Method::muon ? "muon" : "adamw"},
               {"sequence_length", options_.sequenceLength},
               {"cross_documents", options_.crossDocuments},
               {"seed", options_.seed}}
@@ -167,11 +180,9 @@ void Trainer::restoreFrom(const checkpoint::Reader& reader) {
                                         "'; give its own, or start a new run in another --output");
     }
     const json saved = json::parse(reader.metadata().progress);
-    if (saved.at("data") != json::parse(dataIdentity())) {
-      throw Error(ErrorKind::usage, place +
-                                        " was trained on other data or in another order of samples (--data, "
-                                        "--sequence-length, --cross-documents, --seed): it was " +
-                                        saved.at("data").dump() + " and is now " + dataIdentity() +
+    const std::string differences = changedFields(saved.at("identity"), json::parse(identity()));
+    if (!differences.empty()) {
+      throw Error(ErrorKind::usage, place + " cannot go on with other options than it was made with: " + differences +
                                         "; give the same, or start a new run in another --output");
     }
     progress_ = {.step = reader.metadata().step, .tokens = saved.at("tokens"), .nextSample = saved.at("next_sample")};
@@ -223,6 +234,13 @@ int Trainer::run() {
                    << base::formatCount(static_cast<double>(progress_.tokens)) << " tokens, "
                    << base::formatDuration(secondsSince(start_));
   return 0;
+}
+
+std::string Trainer::summary() const {
+  using Ordered = nlohmann::ordered_json;
+  Ordered evaluations = Ordered::array();
+  for (const std::string& evaluation : lastEvaluations_) evaluations.push_back(Ordered::parse(evaluation));
+  return Ordered{{"step", Ordered::parse(lastStepMetrics_)}, {"evaluations", evaluations}}.dump();
 }
 
 std::int64_t Trainer::ownFlags() const {
@@ -286,7 +304,8 @@ void Trainer::record(const StepResult& result, double learningRate, double dataS
   m.matrixRateShare = m.modelFlopsPerSecond / matrixRate_;
   m.peakMemoryBytes = peakMemory;
   m.skipped = result.skipped;
-  metrics_->append(telemetry::toJson(m));
+  lastStepMetrics_ = telemetry::toJson(m);
+  metrics_->append(lastStepMetrics_);
   if (Clock::now() - lastLine_ < std::chrono::seconds(10) && progress_.step != options_.steps) return;
   lastLine_ = Clock::now();
   char numbers[96];
@@ -301,6 +320,7 @@ void Trainer::record(const StepResult& result, double learningRate, double dataS
 void Trainer::evaluateAll() {
   if (evaluatedStep_ == progress_.step || progress_.step == 0) return;
   evaluatedStep_ = progress_.step;
+  lastEvaluations_.clear();
   for (const auto& dataset : validation_) {
     const EvaluationResult result =
         evaluator_->evaluate(*dataset, options_.crossDocuments, options_.evaluateTokens, communicator_);
@@ -309,7 +329,8 @@ void Trainer::evaluateAll() {
                                          .loss = result.loss,
                                          .bitsPerByte = result.bitsPerByte,
                                          .tokens = result.targets};
-    if (metrics_) metrics_->append(telemetry::toJson(m));
+    lastEvaluations_.push_back(telemetry::toJson(m));
+    if (metrics_) metrics_->append(lastEvaluations_.back());
     char numbers[96];
     std::snprintf(numbers, sizeof numbers, "loss %.4f, perplexity %.2f, %.4f bits per byte", m.loss, m.perplexity(),
                   m.bitsPerByte);
@@ -329,7 +350,7 @@ void Trainer::save() {
                                       .progress = json{{"tokens", progress_.tokens},
                                                        {"next_sample", progress_.nextSample},
                                                        {"evaluated_step", evaluatedStep_},
-                                                       {"data", json::parse(dataIdentity())}}
+                                                       {"identity", json::parse(identity())}}
                                                       .dump()};
   writer_->save(metadata, localTensors(step_->parameters(), step_->optimizer()));
   savedStep_ = progress_.step;

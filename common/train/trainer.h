@@ -28,6 +28,10 @@ class Trainer {
   // Trains up to options.steps. Returns 0, or 75 when it stopped early after a complete checkpoint.
   int run();
 
+  // On rank 0, what the run ended with: a JSON object with the last step's metrics ("step", null without one) and the
+  // last evaluations ("evaluations").
+  std::string summary() const;
+
  private:
   struct Progress {  // what a checkpoint remembers of the loop
     std::int64_t step = 0;
@@ -49,7 +53,7 @@ class Trainer {
   void save();
   std::int64_t ownFlags() const;
   bool due(std::int64_t every) const { return every > 0 && progress_.step % every == 0; }
-  std::string dataIdentity() const;
+  std::string identity() const;
 
   comm::Communicator& communicator_;
   Device device_;
@@ -63,6 +67,8 @@ class Trainer {
   std::unique_ptr<LossEvaluator> evaluator_;
   std::unique_ptr<checkpoint::Writer> writer_;
   std::optional<telemetry::MetricsFile> metrics_;  // on rank 0
+  std::string lastStepMetrics_ = "null";           // as it stands in the file
+  std::vector<std::string> lastEvaluations_;
   runtime::Profile profile_;
 
   Progress progress_;

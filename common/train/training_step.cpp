@@ -113,6 +113,9 @@ StepResult TrainingStep::run(const data::Batch& batch, std::int64_t step, double
   start = Clock::now();
   optimizer_->update(learningRate, clips ? options_.clipNorm / result.gradientNorm : 1.0, step);
   result.computeSeconds += secondsSince(start);
+  start = Clock::now();
+  optimizer_->gatherWeights();
+  result.communicationSeconds += secondsSince(start);
   return result;
 }
 

@@ -164,10 +164,11 @@ class RunFolder(BadInput):
 
     def test_other_samples_than_the_run_was_trained_on(self):
         world.pretrain("samples", 2)
-        for changes in ({"seed": 5}, {"cross_documents": True}, {"data": f"{world.train}:2"}, {"sequence_length": 16},
-                        {"data": world.val}):
+        for field, changes in (("seed", {"seed": 5}), ("cross_documents", {"cross_documents": True}),
+                               ("data", {"data": f"{world.train}:2"}), ("sequence_length", {"sequence_length": 16}),
+                               ("data", {"data": world.val}), ("optimizer", {"optimizer": "muon"})):
             with self.subTest(changes):
-                self.expect(world.try_pretrain("samples", 4, 1, **changes), USAGE, "other data")
+                self.expect(world.try_pretrain("samples", 4, 1, **changes), USAGE, f"other options than it was made with: {field} was")
         self.assertEqual(len(world.step_lines("samples")), 2)
 
     def test_a_checkpoint_that_does_not_exist(self):

@@ -36,6 +36,7 @@ TEST(GradientExchange, worksWhereARankOwnsNothingOfABucket) {
     EXPECT_NEAR(parameters.store().gradients()[run.flatOffset + 7], madeUp(0, 7, 1), 1e-6);
   }
   parameters.optimizer().update(0.1, 1.0, 1);
+  parameters.optimizer().gatherWeights();
   EXPECT_NE(parameters.weights(0)[7], madeUp(0, 7, 0)) << "the owner's update has to reach every rank";
 }
 

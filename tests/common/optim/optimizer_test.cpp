@@ -18,6 +18,7 @@ void train(Parameters& parameters, int steps) {
   for (int step = 1; step <= steps; ++step) {
     parameters.exchangeGradients(step, step == 2 ? 10.0f : 1.0f);
     parameters.optimizer().update(0.01 * step, 0.5, step);
+    parameters.optimizer().gatherWeights();
   }
 }
 
@@ -97,6 +98,7 @@ TEST(Optimizer, mastersGatherWhatBfloat16Loses) {
   for (int step = 1; step <= 100; ++step) {
     parameters.exchangeGradients(1);
     parameters.optimizer().update(1e-4, 1.0, step);
+    parameters.optimizer().gatherWeights();
   }
   for (std::size_t p = 0; p < setting.shapes.size(); ++p) {
     const std::vector<float> got = parameters.weights(p);
@@ -119,6 +121,7 @@ TEST(Optimizer, muonTreatsTheBlocksOfAFusedMatrixAsMatrices) {
     Parameters parameters(setting, test::world());
     parameters.exchangeGradients(1);
     parameters.optimizer().update(0.1, 1.0, 1);
+    parameters.optimizer().gatherWeights();
     return parameters.weights(0);
   };
   const std::vector<float> fused = update(6, {4, 2}), first = update(4, {4}), whole = update(6, {6});
@@ -137,6 +140,7 @@ TEST(Optimizer, muonStepsInAnOrthogonalDirection) {
   parameters.exchangeGradients(3, 100.0f);
   const std::vector<float> before = parameters.weights(0);
   parameters.optimizer().update(0.1, 1.0, 1);
+  parameters.optimizer().gatherWeights();
   const std::vector<float> after = parameters.weights(0);
   std::vector<double> direction;
   for (std::size_t i = 0; i < before.size(); ++i) {
@@ -159,6 +163,7 @@ TEST(Optimizer, statesAndMastersAreLaidOutByOwnedRuns) {
   Parameters parameters({}, test::world());
   parameters.exchangeGradients(1);
   parameters.optimizer().update(0.01, 1.0, 1);
+  parameters.optimizer().gatherWeights();
   const std::vector<Optimizer::State> states = parameters.optimizer().states();
   ASSERT_EQ(states.size(), 2u);
   EXPECT_EQ(states[0].name, "first_moment");

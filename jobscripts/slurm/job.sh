@@ -76,6 +76,8 @@ run_job() {
         fi
     fi
     "${stage}_stage" "$seconds" || code=$?
+    trap '' USR1
+    trap - TERM INT HUP # Slurm may end this script now
     say "$stage ended with exit code $code, newest checkpoint: step $(newest_step)"
     case $code in 0 | 2 | 3 | 4) exit "$code" ;; esac
     # Cancelled, or queued again by Slurm itself: to stay so.

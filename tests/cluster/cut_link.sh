@@ -12,6 +12,7 @@ set -euo pipefail
 tree=$(realpath "$(dirname "${BASH_SOURCE[0]}")/../..")
 source "$tree/tests/cluster/fixture.sh"
 read_options "$@"
+need_root_and_slurm
 source "$tree/tests/cluster/network_hosts.sh"
 
 folder=$(mktemp -d /tmp/tandem-cut.XXXXXX)

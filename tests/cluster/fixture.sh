@@ -6,11 +6,11 @@
 #   --bin FOLDER     has the executables; build/cpu/bin where none is given
 #   --if-asked       skips (exit code 77) unless TANDEM_CLUSTER_TESTS=1 is in the environment, for ctest
 #
-# All need root, for namespaces and daemons. A test sets folder, below which all of its files are.
+# A test sets folder, below which all of its files are.
 #
 # shellcheck disable=SC2154  # tree and folder
 
-# Sets bin, and installs what the tests need.
+# Sets bin.
 read_options() {
     bin=$tree/build/cpu/bin
     while (($#)); do
@@ -30,6 +30,10 @@ read_options() {
     for program in tokenize pretrain evaluate; do
         [[ -x $bin/$program ]] || { echo "$bin has no $program; build first, or give --bin" >&2; exit 2; }
     done
+}
+
+# For namespaces and daemons.
+need_root_and_slurm() {
     ((EUID == 0)) || { echo "$0: namespaces and daemons need root" >&2; exit 2; }
     "$tree/jobscripts/install-deps.sh" --cluster
 }

@@ -5,6 +5,7 @@
 #   2  a job that fails the same way again and again is given up, and the jobs that wait for it are cancelled
 #   3  a run is warned by USR1, then loses a node that Slurm notices first, then one that the ranks notice first; it goes
 #      on by itself each time, from its newest checkpoint
+#   4  a job that is cancelled stays so
 #
 #   tests/cluster/slurm.sh [--bin FOLDER] [--if-asked]       (fixture.sh explains the options)
 #
@@ -15,6 +16,7 @@ set -euo pipefail
 tree=$(realpath "$(dirname "${BASH_SOURCE[0]}")/../..")
 source "$tree/tests/cluster/fixture.sh"
 read_options "$@"
+need_root_and_slurm
 source "$tree/tests/cluster/slurm_cluster.sh"
 
 # Short: the path of a UNIX socket has at most 107 bytes.
@@ -80,7 +82,7 @@ await_restart() { # STAGE TIMES SECONDS
 # Waits until that turn of pretrain has begun and saved.
 await_saving_turn() { # RUN TURN SECONDS
     local end=$((SECONDS + $3))
-    until grep -qs "pretrain on n\[1-2\], start $2," "$folder/$1/tandem-pretrain-${job[pretrain]}.log"; do
+    until grep -qs "pretrain on .*, start $2," "$folder/$1/tandem-pretrain-${job[pretrain]}.log"; do
         ((SECONDS < end)) || fail "turn $2 of pretrain did not begin: $(job_field "${job[pretrain]}" JobState)"
         sleep 0.2
     done
@@ -90,10 +92,10 @@ await_saving_turn() { # RUN TURN SECONDS
 # --- the tests ---------------------------------------------------------------------------------------------------------
 
 test_the_chain_finishes_by_itself_though_its_time_is_up() {
-    make_profile chain 300
-    # The first turn of pretrain lasts eight seconds or less, the later ones as long as they need.
+    make_profile chain 500
+    # The first turn of pretrain lasts six seconds or less, the later ones as long as they need.
     # shellcheck disable=SC2016  # for the profile
-    echo '[[ ${SLURM_RESTART_COUNT:-0} -gt 0 ]] || stop_margin=592' >>"$folder/chain.env"
+    echo '[[ ${SLURM_RESTART_COUNT:-0} -gt 0 ]] || stop_margin=594' >>"$folder/chain.env"
     [[ $("$tree/jobscripts/slurm/chain.sh" --dry-run "$folder/chain.env" | grep -c '^sbatch .*sbatch ') == 3 ]] ||
         fail "--dry-run does not print three jobs"
     [[ -z $(squeue --noheader) ]] || fail "--dry-run has submitted jobs"
@@ -110,11 +112,11 @@ test_the_chain_finishes_by_itself_though_its_time_is_up() {
     expect_in_log chain pretrain "queued again: it saved and stopped"
     [[ $(grep -c 'pretrain on n\[1-2\], start' "$folder/chain/tandem-pretrain-${job[pretrain]}.log") == 2 ]] ||
         fail "pretrain did not run twice on two nodes"
-    expect_every_step_once "$folder/chain" 300
+    expect_every_step_once "$folder/chain" 500
     python3 - "$folder/chain" <<'PYTHON' || fail "what evaluate has left"
 import json, sys
 loss, samples = (json.load(open(f"{sys.argv[1]}/{name}.json"))[0] for name in ("evaluation", "samples"))
-assert loss["step"] == 300 and 0 < loss["bits_per_byte"] < 2, loss
+assert loss["step"] == 500 and 0 < loss["bits_per_byte"] < 2, loss
 assert samples["prompt"] == "the old" and samples["generated_tokens"] > 0, samples
 PYTHON
     echo "passed: the chain finishes by itself, though pretrain's time was up once"
@@ -153,6 +155,9 @@ test_a_run_survives_a_warning_and_lost_nodes() {
 
     await_saving_turn nodes 3 60
     crash_node "$folder/slurm" n2
+    local run=("${job[pretrain]}" "${job[evaluate]}")
+    test_a_cancelled_job_stays_cancelled
+    job[pretrain]=${run[0]} job[evaluate]=${run[1]}
     await_restart pretrain 3 90
     expect_in_log nodes pretrain "node n2 is lost; waiting for Slurm to notice"
     start_node "$folder/slurm" n2
@@ -162,6 +167,22 @@ test_a_run_survives_a_warning_and_lost_nodes() {
     [[ $(job_field "${job[pretrain]}" Restarts) == 3 ]] || fail "pretrain was queued again more than three times"
     expect_every_step_once "$folder/nodes" 400
     echo "passed: a run goes on after a node whose loss the ranks noticed first"
+}
+
+# Runs on n1 while Slurm has yet to notice that n2 is lost.
+test_a_cancelled_job_stays_cancelled() {
+    make_profile cancelled 1000000
+    echo nodes=1 >>"$folder/cancelled.env"
+    cp "$folder/chain"/{tokenizer.json,train.h5,val.h5} "$folder/cancelled"
+    submit --from pretrain "$folder/cancelled.env"
+    await_saving_turn cancelled 1 60
+    scancel "${job[pretrain]}"
+    wait_for_job "${job[pretrain]}" CANCELLED 30 || fail "the job was not cancelled"
+    wait_for_job "${job[evaluate]}" CANCELLED 30 || fail "evaluate waits for a job that was cancelled"
+    sleep 3
+    [[ $(job_field "${job[pretrain]}" JobState) == CANCELLED && $(job_field "${job[pretrain]}" Restarts) == 0 ]] ||
+        fail "a cancelled job was queued again"
+    echo "passed: a cancelled job stays cancelled"
 }
 
 make_corpus >"$folder/corpus.jsonl"

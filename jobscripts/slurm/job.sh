@@ -64,6 +64,9 @@ queue_again() {
 run_job() {
     local stage=$1 code=0 first lost seconds=
     read_profile "$2"
+    ((${SLURM_NTASKS:-$ranks} == ranks)) ||
+        profile_error "nodes x ranks_per_node are $ranks ranks, but the job has ${SLURM_NTASKS:-}; submit it by slurm/chain.sh" \
+            "--from $stage, or with --nodes=$nodes --ntasks-per-node=$ranks_per_node --cpus-per-task=$threads"
     may_start "slurm-$SLURM_JOB_ID" || exit 1
     first=$(newest_step)
     say "$stage on $SLURM_JOB_NODELIST, start $((${SLURM_RESTART_COUNT:-0} + 1)), newest checkpoint: step $first"

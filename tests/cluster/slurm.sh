@@ -6,6 +6,7 @@
 #   3  a run is warned by USR1, then loses a node that Slurm notices first, then one that the ranks notice first; it goes
 #      on by itself each time, from its newest checkpoint
 #   4  a job that is cancelled stays so
+#   5  a job submitted by hand works, but not with other resources than the profile's
 #
 #   tests/cluster/slurm.sh [--bin FOLDER] [--if-asked]       (fixture.sh explains the options)
 #
@@ -169,6 +170,20 @@ test_a_run_survives_a_warning_and_lost_nodes() {
     echo "passed: a run goes on after a node whose loss the ranks noticed first"
 }
 
+test_a_job_submitted_by_hand_has_the_resources_of_the_profile() {
+    local log=$folder/by-hand.log id
+    cd "$tree"
+    id=$(sbatch --parsable --output="$log" jobscripts/slurm/evaluate.sbatch "$folder/chain.env")
+    wait_for_job "$id" FAILED 60 || fail "a job of one rank ran a profile of two"
+    [[ $(job_field "$id" ExitCode) == 2:0 ]] || fail "a job of one rank with a profile of two gave not 2"
+    grep -qF -- '--nodes=2 --ntasks-per-node=1 --cpus-per-task=1' "$log" || fail "the log does not say what to submit"
+    rm "$folder/chain/evaluation.json"
+    id=$(sbatch --parsable --output="$log" --nodes=2 jobscripts/slurm/evaluate.sbatch "$folder/chain.env")
+    wait_for_job "$id" COMPLETED 60 || fail "a job submitted by hand failed"
+    [[ -s $folder/chain/evaluation.json ]] || fail "a job submitted by hand left nothing"
+    echo "passed: a job submitted by hand works with the resources of the profile, and only with them"
+}
+
 # Runs on n1 while Slurm has yet to notice that n2 is lost.
 test_a_cancelled_job_stays_cancelled() {
     make_profile cancelled 1000000
@@ -191,6 +206,7 @@ make_model >"$folder/model.json"
 cluster_up "$folder/slurm" $((17000 + $$ % 700 * 20))
 echo "two nodes are up after $SECONDS s"
 test_the_chain_finishes_by_itself_though_its_time_is_up
+test_a_job_submitted_by_hand_has_the_resources_of_the_profile
 echo "after $SECONDS s"
 test_a_run_survives_a_warning_and_lost_nodes
 failed=0

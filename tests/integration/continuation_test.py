@@ -65,6 +65,9 @@ class ExactContinuation(unittest.TestCase):
         world.pretrain("grown", 6, schedule="constant", resume=world.path("origin"))
         world.pretrain("at-once", 6, schedule="constant")
         self.assertEqual(world.tensors("grown"), world.tensors("at-once"))
+        # The same command again goes on from the run's own steps, not from the named ones.
+        self.assertIn("at step 6", world.pretrain("grown", 8, schedule="constant", resume=world.path("origin")).err)
+        self.assertEqual([line["step"] for line in world.step_lines("grown")], [5, 6, 7, 8])
 
 
 class Stopping(unittest.TestCase):

@@ -22,6 +22,9 @@ ENVIRONMENT = {
     "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
     "OMPI_MCA_mpi_yield_when_idle": "1",
     "OMPI_MCA_orte_base_help_aggregate": "0",
+    # Other network interfaces of the machine may come and go.
+    "OMPI_MCA_oob_tcp_if_include": "lo",
+    "OMPI_MCA_btl_tcp_if_include": "lo",
     "OMP_NUM_THREADS": "1",
     # What Open MPI leaves behind when it is killed.
     "TMPDIR": str(FOLDER / "mpi"),
@@ -109,16 +112,14 @@ class Process:
                     os.kill(pid, signal.SIGKILL)
             self.process.wait()
             raise AssertionError(f"{' '.join(self.command)}\nhangs for {seconds} s\n{self.text()}") from None
-        ended = Ended(code, *self.text())
-        self.out.close()
-        self.err.close()
-        return ended
+        return Ended(code, *self.text())
 
     def text(self):
         texts = []
         for file in (self.out, self.err):
-            file.seek(0)
-            texts.append(file.read())
+            with file:
+                file.seek(0)
+                texts.append(file.read())
         return texts
 
 

@@ -22,8 +22,9 @@ using Sink = logging::sinks::synchronous_sink<logging::sinks::text_ostream_backe
 
 // A record is one line: a message with line breaks (a table) is indented, so that every line can still be told apart.
 std::string oneRecord(const std::string& message) {
+  const std::size_t end = message.find_last_not_of('\n') + 1;
   std::string text;
-  for (const char c : message) {
+  for (const char c : message.substr(0, end)) {
     text += c;
     if (c == '\n') text += "    ";
   }

@@ -37,7 +37,7 @@ TEST_F(Log, aRecordIsOneLineWithTimeLevelAndRank) {
 }
 
 TEST_F(Log, linesOfATableAreIndentedUnderTheirRecord) {
-  const std::string text = written(0, LogLevel::info, [] { TANDEM_LOG(warning) << "table\na 1\nb 2"; });
+  const std::string text = written(0, LogLevel::info, [] { TANDEM_LOG(warning) << "table\na 1\nb 2\n"; });
   EXPECT_TRUE(text.ends_with(" warning [0] table\n    a 1\n    b 2\n")) << text;
 }
 

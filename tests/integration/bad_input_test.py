@@ -168,7 +168,8 @@ class RunFolder(BadInput):
                                ("data", {"data": f"{world.train}:2"}), ("sequence_length", {"sequence_length": 16}),
                                ("data", {"data": world.val}), ("optimizer", {"optimizer": "muon"})):
             with self.subTest(changes):
-                self.expect(world.try_pretrain("samples", 4, 1, **changes), USAGE, f"other options than it was made with: {field} was")
+                self.expect(world.try_pretrain("samples", 4, 1, **changes), USAGE,
+                            f"other options than it was made with: {field} was")
         self.assertEqual(len(world.step_lines("samples")), 2)
 
     def test_a_checkpoint_that_does_not_exist(self):

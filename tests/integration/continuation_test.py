@@ -88,7 +88,8 @@ class Stopping(unittest.TestCase):
         world.pretrain(f"{name}-unbroken", reached + 10, **options)
         self.assertEqual(world.tensors(name), world.tensors(f"{name}-unbroken"))
         self.assertEqual(world.losses(name), world.losses(f"{name}-unbroken"))
-        evaluations = [[line for line in world.metrics(one) if "evaluation" in line] for one in (name, f"{name}-unbroken")]
+        evaluations = [[line for line in world.metrics(run_name) if "evaluation" in line]
+                       for run_name in (name, f"{name}-unbroken")]
         self.assertEqual(*evaluations)
 
     def test_sigterm_to_every_rank_saves_and_asks_to_be_submitted_again(self):
@@ -201,7 +202,8 @@ class RunFolder(unittest.TestCase):
         config = world.path("run.toml")
         config.write_text(f'model = "{world.model}"\nsteps = 2\nbatch-tokens = {ROWS * SEQUENCE}\n'
                           f"sequence-length = {SEQUENCE}\nseed = 9\n")
-        succeed(1, "pretrain", "--config", config, "--data", world.train, "--output", world.path("config"), "--steps", 3)
+        succeed(1, "pretrain", "--config", config, "--data", world.train, "--output", world.path("config"), "--steps",
+                3)
         self.assertEqual(len(world.step_lines("config")), 3)
         self.assertIn('"seed": "9"', (world.path("config") / "run.json").read_text())
 

@@ -65,7 +65,8 @@ class Loss(unittest.TestCase):
 
     def test_reads_as_a_line_for_people(self):
         ended = succeed(2, "evaluate", "loss", "--checkpoint", checkpoint(), "--data", world.val)
-        self.assertRegex(ended.out, r"^val\.h5 at step 150: loss \d\.\d+  perplexity .*  bits per byte .*  tokens \d+\n$")
+        self.assertRegex(ended.out, r"^val\.h5 at step 150: loss \d\.\d+  perplexity .*  bits per byte .*"
+                                    r"  tokens \d+\n$")
 
 
 class Generate(unittest.TestCase):

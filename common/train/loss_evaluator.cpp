@@ -54,10 +54,7 @@ EvaluationResult LossEvaluator::evaluate(const data::Dataset& dataset, bool cros
   bool finite = true;
   for (std::int64_t number = 0; number < stream.batchCount(); ++number) {
     const data::Batch batch = stream.next();
-    executable_.setInput("tokens", batch.tokens.data());
-    executable_.setInput("targets", batch.targets.data());
-    executable_.setInput("document_start", batch.documentStart.data());
-    executable_.setInput("positions", batch.positions.data());
+    setBatchInputs(executable_, batch, 0);
     executable_.run();
     executable_.readOutput("losses", losses.data());
     for (std::size_t i = 0; i < losses.size(); ++i) {

@@ -13,12 +13,6 @@ using Clock = std::chrono::steady_clock;
 
 double secondsSince(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
-// A part of the rows of a batch input, copied into an executable.
-void setRows(runtime::Executable& executable, const std::string& name, const std::vector<std::int32_t>& values,
-             std::int64_t firstValue) {
-  executable.setInput(name, values.data() + firstValue);
-}
-
 // The matrices that a fused projection consists of, in rows.
 std::vector<std::int64_t> rowBlocks(const model::Configuration& c, const sharding::FlatParameter& parameter) {
   if (parameter.name.find("attention.qkv.") != std::string::npos) {
@@ -34,6 +28,14 @@ graph::Program trainingProgram(const model::Configuration& configuration, std::i
                                std::int64_t sequenceLength, base::DType storage, graph::Recompute recompute) {
   const graph::Program forward = graph::fuse(model::buildLoss(configuration, rows, sequenceLength, storage));
   return graph::recompute(graph::fuse(graph::differentiate(forward)), recompute);
+}
+
+void setBatchInputs(runtime::Executable& executable, const data::Batch& batch, std::int64_t firstRow) {
+  const std::int64_t firstValue = firstRow * batch.sequenceLength;
+  executable.setInput("tokens", batch.tokens.data() + firstValue);
+  executable.setInput("targets", batch.targets.data() + firstValue);
+  executable.setInput("document_start", batch.documentStart.data() + firstValue);
+  executable.setInput("positions", batch.positions.data() + firstValue);
 }
 
 graph::Program lossProgram(const model::Configuration& configuration, std::int64_t rows, std::int64_t sequenceLength,
@@ -122,11 +124,7 @@ StepResult TrainingStep::run(const data::Batch& batch, std::int64_t step, double
 void TrainingStep::runMicroBatch(const data::Batch& batch, std::int64_t index, float gradScale) {
   const bool last = index + 1 == shape_.microBatches;
   runtime::Executable& executable = last ? *lastMicroBatch_ : *microBatch_;
-  const std::int64_t firstValue = index * shape_.microBatch * options_.sequenceLength;
-  setRows(executable, "tokens", batch.tokens, firstValue);
-  setRows(executable, "targets", batch.targets, firstValue);
-  setRows(executable, "document_start", batch.documentStart, firstValue);
-  setRows(executable, "positions", batch.positions, firstValue);
+  setBatchInputs(executable, batch, index * shape_.microBatch);
   executable.setInput("gradScale", &gradScale);
   executable.run(index == 0, last ? exchange_.get() : nullptr);
   executable.readOutput("losses", losses_.data());

@@ -71,6 +71,9 @@ graph::Program trainingProgram(const model::Configuration& configuration, std::i
 graph::Program lossProgram(const model::Configuration& configuration, std::int64_t rows, std::int64_t sequenceLength,
                            base::DType storage);
 
+// Gives such a program its inputs: as many rows of the batch as it computes, from firstRow on.
+void setBatchInputs(runtime::Executable& executable, const data::Batch& batch, std::int64_t firstRow);
+
 // What the optimizer must know of each parameter of a layout.
 std::vector<optim::ParameterTraits> parameterTraits(const model::Configuration& configuration,
                                                     const sharding::FlatLayout& layout, optim::Method method);

@@ -98,7 +98,7 @@ class Bench:
             speed_goal)
         if memory_goal:
             ours, theirs = (max(x[1] for x in side) for side in (a, b))
-            row(f"its peak memory", "PyTorch eager", f"{ours / 2**30:.2f} GiB", f"{theirs / 2**30:.2f}", ours / theirs,
+            row("its peak memory", "PyTorch eager", f"{ours / 2**30:.2f} GiB", f"{theirs / 2**30:.2f}", ours / theirs,
                 memory_goal, smaller_is_better=True)
 
     def ranks(self):

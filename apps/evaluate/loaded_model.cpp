@@ -5,15 +5,6 @@
 #include "common/train/model_state.h"
 
 namespace tandem::evaluate {
-namespace {
-
-base::DType storageOf(const std::string& precision) {
-  if (precision == "fp32") return base::DType::f32;
-  if (precision == "bf16") return base::DType::bf16;
-  throw base::Error(base::ErrorKind::usage, "--precision is '" + precision + "'; on a CPU it can be fp32 or bf16");
-}
-
-}  // namespace
 
 void declareModelOptions(CLI::App& app, ModelOptions& options) {
   app.add_option("--checkpoint", options.checkpoint, "A run folder (its newest complete step) or one step's folder")
@@ -25,7 +16,7 @@ void declareModelOptions(CLI::App& app, ModelOptions& options) {
 }
 
 LoadedModel loadModel(comm::Communicator& world, const app::CommonOptions& common, const ModelOptions& options) {
-  const base::DType storage = storageOf(options.precision);
+  const base::DType storage = train::parsePrecision(options.precision);
   LoadedModel loaded;
   loaded.backend = kernels::makeCpuBackend({.threads = common.threads, .matrixLibrary = options.matrixLibrary});
   loaded.stream = loaded.backend->makeStream();

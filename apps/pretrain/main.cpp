@@ -114,10 +114,7 @@ train::TrainOptions complete(train::TrainOptions options, const Texts& texts) {
   options.schedule.kind = optim::parseSchedule(texts.schedule);
   options.recompute = graph::parseRecompute(texts.recompute);
   options.timeLimit = base::parseDuration(texts.timeLimit);
-  if (texts.precision != "fp32" && texts.precision != "bf16") {
-    refuse("--precision is '" + texts.precision + "'; on a CPU it can be fp32 or bf16");
-  }
-  options.storage = texts.precision == "bf16" ? base::DType::bf16 : base::DType::f32;
+  options.storage = train::parsePrecision(texts.precision);
   check(options);
   if ((options.steps > 0) == (texts.tokens > 0) && !texts.dryRun) refuse("give either --steps or --tokens, above zero");
   if (texts.tokens > 0) options.steps = (texts.tokens + options.batchTokens - 1) / options.batchTokens;

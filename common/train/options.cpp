@@ -31,6 +31,12 @@ std::int64_t chooseMicroBatch(std::int64_t rowsPerRank, std::int64_t sequenceLen
 
 }  // namespace
 
+base::DType parsePrecision(const std::string& text) {
+  if (text == "fp32") return base::DType::f32;
+  if (text == "bf16") return base::DType::bf16;
+  throw Error(ErrorKind::usage, "--precision is '" + text + "'; on a CPU it can be fp32 or bf16");
+}
+
 BatchShape shareOut(const TrainOptions& options, int ranks) {
   const std::int64_t unit = options.sequenceLength * ranks;
   if (options.batchTokens < unit || options.batchTokens % unit != 0) {

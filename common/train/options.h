@@ -44,6 +44,9 @@ struct TrainOptions {
   bool profile = false;               // print seconds by operator at the end
 };
 
+// The storage type of weights and activations: "fp32" or "bf16". Throws Error of kind usage for another text.
+base::DType parsePrecision(const std::string& text);
+
 // How the rows of a step are shared out.
 struct BatchShape {
   std::int64_t rows = 0;  // of a step, over all ranks

@@ -7,8 +7,8 @@
 //   /tokenizer         the text of tokenizer.json
 //   attributes of the root: format = "tandem-dataset", version, tokenizer_hash, vocabulary_size, text_bytes, sources
 //
-// A file of ours may come from anywhere, so opening one checks all that is cheap to check (format, version, hash of the
-// tokenizer, offsets) and reading checks every token against the vocabulary. What is wrong is an Error of kind badData
+// A file of ours may come from anywhere, so opening one checks all that is cheap to check (format, version, the form of the
+// tokenizer's hash, offsets) and reading checks every token against the vocabulary. What is wrong is an Error of kind badData
 // that names the file and the dataset in it.
 
 #include <cstdint>

@@ -76,9 +76,11 @@ struct Word<16> {
   using Type = uint4;
 };
 
-// N elements as the words that memory instructions move.
+}  // namespace detail
+
+// N elements as they lie in memory, for kernels that keep many of them in registers: half the room of floats.
 template <int N, class T>
-struct Bundle {
+struct Packed {
   static constexpr int bytes = N * static_cast<int>(sizeof(T));
   using Word = typename detail::Word<(bytes < 16 ? bytes : 16)>::Type;
   static constexpr int words = bytes < 16 ? 1 : bytes / 16;
@@ -87,31 +89,40 @@ struct Bundle {
     Word word[words];
     T element[N];
   };
-  __device__ Bundle() {}
+
+  __device__ __forceinline__ Packed() {}
+
+  // `from` and `to` lie at multiples of min(16, N * sizeof(T)) bytes.
+  __device__ __forceinline__ void load(const T* from) {
+#pragma unroll
+    for (int i = 0; i < words; ++i) word[i] = reinterpret_cast<const Word*>(from)[i];
+  }
+  __device__ __forceinline__ void store(T* to) const {
+#pragma unroll
+    for (int i = 0; i < words; ++i) reinterpret_cast<Word*>(to)[i] = word[i];
+  }
+  __device__ __forceinline__ void unpack(float (&to)[N]) const {
+#pragma unroll
+    for (int i = 0; i < N; ++i) to[i] = toFloat(element[i]);
+  }
+  __device__ __forceinline__ void pack(const float (&from)[N]) {
+#pragma unroll
+    for (int i = 0; i < N; ++i) element[i] = fromFloat<T>(from[i]);
+  }
 };
 
-}  // namespace detail
-
-// `from` lies at a multiple of min(16, N * sizeof(T)) bytes.
+// Under the same condition on the address.
 template <int N, class T>
 __device__ __forceinline__ void load(const T* from, float (&to)[N]) {
-  using Bundle = detail::Bundle<N, T>;
-  Bundle bundle;
-#pragma unroll
-  for (int i = 0; i < Bundle::words; ++i) bundle.word[i] = reinterpret_cast<const typename Bundle::Word*>(from)[i];
-#pragma unroll
-  for (int i = 0; i < N; ++i) to[i] = toFloat(bundle.element[i]);
+  Packed<N, T> packed;
+  packed.load(from);
+  packed.unpack(to);
 }
-
-// `to` lies at a multiple of min(16, N * sizeof(T)) bytes.
 template <int N, class T>
 __device__ __forceinline__ void store(T* to, const float (&from)[N]) {
-  using Bundle = detail::Bundle<N, T>;
-  Bundle bundle;
-#pragma unroll
-  for (int i = 0; i < N; ++i) bundle.element[i] = fromFloat<T>(from[i]);
-#pragma unroll
-  for (int i = 0; i < Bundle::words; ++i) reinterpret_cast<typename Bundle::Word*>(to)[i] = bundle.word[i];
+  Packed<N, T> packed;
+  packed.pack(from);
+  packed.store(to);
 }
 
 // --- what a launch chooses on the host -------------------------------------------------------------------------------

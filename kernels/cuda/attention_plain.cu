@@ -1,0 +1,281 @@
+// Attention by plain arithmetic: what the tensor cores cannot take (float32, other head sizes, rows at odd addresses),
+// and the check of the kernels that use them. A warp does one query (or, for the gradients of keys and values, one
+// key): 32 keys at a time, first a key a lane for the scores, then a few elements of the head a lane for the sums, so
+// that lanes meet a dozen times for 32 keys. Bound by the loads of the scores, whose lanes read different rows.
+
+#include "kernels/cuda/attention_heads.h"
+#include "kernels/cuda/reduce.h"
+
+namespace tandem::kernels::cuda {
+
+namespace {
+
+constexpr int warps = 4;  // a block; each goes its own way
+constexpr int longestRow = static_cast<int>(largestHeadSize);
+
+template <class T>
+struct PlainForward {
+  Heads<const T> query, key, value;
+  Heads<T> output;
+  float* logSumExp;
+  Sight sight;
+  Grouping grouping;
+  std::int64_t rows;  // batch * heads * time
+  int size;
+  bool vectors;
+  float scale;
+};
+
+template <class T>
+struct PlainBackward {
+  Heads<const T> query, key, value, gradOutput;
+  Heads<T> gradQuery, gradKey, gradValue;
+  const float* logSumExp;
+  const float* deltas;
+  Sight sight;
+  Grouping grouping;
+  std::int64_t rows;  // batch * heads * time, for the keys batch * kvHeads * time
+  int size;
+  bool vectors;
+  float scale;
+};
+
+// Which query or key a warp has: (batch, head, place) from a row of [batch, heads, time].
+struct Place {
+  int batch, head, place;
+  __device__ Place(std::int64_t row, int heads, int time)
+      : batch(static_cast<int>(row / time / heads)),
+        head(static_cast<int>(row / time % heads)),
+        place(static_cast<int>(row % time)) {}
+};
+
+__device__ __forceinline__ std::int64_t rowOfWarp() {
+  return static_cast<std::int64_t>(blockIdx.x) * warps + threadIdx.x / warpLanes;
+}
+
+// One row into shared memory by a warp, which then meets.
+template <class T>
+__device__ __forceinline__ void shareRow(const T* row, int size, float* shared) {
+  for (int i = threadIdx.x % warpLanes; i < size; i += warpLanes) shared[i] = toFloat(row[i]);
+}
+
+template <class T>
+__device__ __forceinline__ float dot(const float* shared, const T* row, int size, bool vectors) {
+  float sum = 0;
+  for (int first = 0; first < size; first += pieceElements) {
+    float piece[pieceElements];
+    loadPiece(row, first, size, vectors, piece);
+#pragma unroll
+    for (int i = 0; i < pieceElements; ++i) {
+      if (first + i < size) sum += shared[first + i] * piece[i];
+    }
+  }
+  return sum;
+}
+
+// sums += factor * row, of the elements that this lane owns: lane, lane + 32...
+template <int owned, class T>
+__device__ __forceinline__ void addRow(float (&sums)[owned], float factor, const T* row, int size) {
+#pragma unroll
+  for (int i = 0; i < owned; ++i) {
+    const int at = static_cast<int>(threadIdx.x) % warpLanes + i * warpLanes;
+    if (at < size) sums[i] += factor * toFloat(row[at]);
+  }
+}
+
+template <int owned, class T>
+__device__ __forceinline__ void storeRow(const float (&sums)[owned], float factor, T* row, int size) {
+#pragma unroll
+  for (int i = 0; i < owned; ++i) {
+    const int at = static_cast<int>(threadIdx.x) % warpLanes + i * warpLanes;
+    if (at < size) row[at] = fromFloat<T>(factor * sums[i]);
+  }
+}
+
+template <class T, int owned>
+__global__ void __launch_bounds__(warps* warpLanes) plainForwardKernel(PlainForward<T> call) {
+  SHARED_ARRAY(float, queries, [warps][longestRow]);
+  SHARED_ARRAY(float, weights, [warps][warpLanes]);
+  const std::int64_t row = rowOfWarp();
+  if (row >= call.rows) return;
+  const int warp = threadIdx.x / warpLanes, lane = threadIdx.x % warpLanes;
+  const Place at(row, call.grouping.heads, call.sight.queries);
+  const int kvHead = call.grouping.kvHeadOf(at.head), first = call.sight.firstKey(at.batch, at.place);
+  shareRow(call.query.at(at.batch, at.place, at.head), call.size, queries[warp]);
+  __syncwarp();
+  float largest = -INFINITY, sum = 0, sums[owned] = {};
+  for (int chunk = first; chunk <= at.place; chunk += warpLanes) {
+    const int key = chunk + lane;
+    const bool sees = key <= at.place;
+    const float score =
+        sees ? call.scale * dot(queries[warp], call.key.at(at.batch, key, kvHead), call.size, call.vectors) : -INFINITY;
+    const float grown = fmaxf(largest, warpMax(score));
+    const float base = grown == -INFINITY ? 0.0f : grown;  // an infinite base would make numbers of nothing NaN
+    const float weight = sees ? expf(score - base) : 0.0f, shrink = expf(largest - base);
+    largest = grown;
+    sum = sum * shrink + warpSum(weight);
+    weights[warp][lane] = weight;
+    __syncwarp();
+#pragma unroll
+    for (int i = 0; i < owned; ++i) sums[i] *= shrink;
+    const int count = min(warpLanes, at.place - chunk + 1);
+    for (int j = 0; j < count; ++j) {
+      addRow(sums, weights[warp][j], call.value.at(at.batch, chunk + j, kvHead), call.size);
+    }
+    __syncwarp();  // before the next weights are written over these
+  }
+  storeRow(sums, 1 / sum, call.output.at(at.batch, at.place, at.head), call.size);
+  if (lane == 0) call.logSumExp[row] = largest + logf(sum);
+}
+
+// With P = exp(scale q.k - logSumExp) and dS = P (gradOutput.v - delta): gradQuery = scale dS k.
+template <class T, int owned>
+__global__ void __launch_bounds__(warps* warpLanes) plainQueryBackwardKernel(PlainBackward<T> call) {
+  SHARED_ARRAY(float, queries, [warps][longestRow]);
+  SHARED_ARRAY(float, gradients, [warps][longestRow]);
+  SHARED_ARRAY(float, gradScores, [warps][warpLanes]);
+  const std::int64_t row = rowOfWarp();
+  if (row >= call.rows) return;
+  const int warp = threadIdx.x / warpLanes, lane = threadIdx.x % warpLanes;
+  const Place at(row, call.grouping.heads, call.sight.queries);
+  const int kvHead = call.grouping.kvHeadOf(at.head), first = call.sight.firstKey(at.batch, at.place);
+  shareRow(call.query.at(at.batch, at.place, at.head), call.size, queries[warp]);
+  shareRow(call.gradOutput.at(at.batch, at.place, at.head), call.size, gradients[warp]);
+  __syncwarp();
+  const float logSumExp = call.logSumExp[row], delta = call.deltas[row];
+  float sums[owned] = {};
+  for (int chunk = first; chunk <= at.place; chunk += warpLanes) {
+    const int key = chunk + lane;
+    float gradScore = 0;
+    if (key <= at.place) {
+      const float score = call.scale * dot(queries[warp], call.key.at(at.batch, key, kvHead), call.size, call.vectors);
+      const float gradWeight = dot(gradients[warp], call.value.at(at.batch, key, kvHead), call.size, call.vectors);
+      gradScore = expf(score - logSumExp) * (gradWeight - delta);
+    }
+    gradScores[warp][lane] = gradScore;
+    __syncwarp();
+    const int count = min(warpLanes, at.place - chunk + 1);
+    for (int j = 0; j < count; ++j) {
+      addRow(sums, gradScores[warp][j], call.key.at(at.batch, chunk + j, kvHead), call.size);
+    }
+    __syncwarp();  // before the next gradients are written over these
+  }
+  storeRow(sums, call.scale, call.gradQuery.at(at.batch, at.place, at.head), call.size);
+}
+
+// gradValue = P gradOutput, gradKey = scale dS q, over the queries of all heads that read the key, in their order.
+template <class T, int owned>
+__global__ void __launch_bounds__(warps* warpLanes) plainKeyBackwardKernel(PlainBackward<T> call) {
+  SHARED_ARRAY(float, keys, [warps][longestRow]);
+  SHARED_ARRAY(float, values, [warps][longestRow]);
+  SHARED_ARRAY(float, weights, [warps][warpLanes]);
+  SHARED_ARRAY(float, gradScores, [warps][warpLanes]);
+  const std::int64_t row = rowOfWarp();
+  if (row >= call.rows) return;
+  const int warp = threadIdx.x / warpLanes, lane = threadIdx.x % warpLanes, time = call.sight.queries;
+  const Place at(row, call.grouping.kvHeads, time);
+  shareRow(call.key.at(at.batch, at.place, at.head), call.size, keys[warp]);
+  shareRow(call.value.at(at.batch, at.place, at.head), call.size, values[warp]);
+  __syncwarp();
+  float keySums[owned] = {}, valueSums[owned] = {};
+  const int endHead = call.grouping.firstHeadOf(at.head + 1);
+  for (int head = call.grouping.firstHeadOf(at.head); head < endHead; ++head) {
+    const std::int64_t statistics = (static_cast<std::int64_t>(at.batch) * call.grouping.heads + head) * time;
+    for (int chunk = at.place; chunk < time && call.sight.firstKey(at.batch, chunk) <= at.place; chunk += warpLanes) {
+      const int query = chunk + lane;
+      float weight = 0, gradScore = 0;
+      const bool sees = query < time && call.sight.firstKey(at.batch, query) <= at.place;
+      if (sees) {
+        const float score = call.scale * dot(keys[warp], call.query.at(at.batch, query, head), call.size, call.vectors);
+        weight = expf(score - call.logSumExp[statistics + query]);
+        const float gradWeight = dot(values[warp], call.gradOutput.at(at.batch, query, head), call.size, call.vectors);
+        gradScore = weight * (gradWeight - call.deltas[statistics + query]);
+      }
+      weights[warp][lane] = weight;
+      gradScores[warp][lane] = gradScore;
+      const int count = __popc(__ballot_sync(allLanes, sees));  // those that see the key come first
+      __syncwarp();
+      for (int j = 0; j < count; ++j) {
+        addRow(valueSums, weights[warp][j], call.gradOutput.at(at.batch, chunk + j, head), call.size);
+        addRow(keySums, gradScores[warp][j], call.query.at(at.batch, chunk + j, head), call.size);
+      }
+      __syncwarp();  // before the next weights are written over these
+    }
+  }
+  storeRow(keySums, call.scale, call.gradKey.at(at.batch, at.place, at.head), call.size);
+  storeRow(valueSums, 1.0f, call.gradValue.at(at.batch, at.place, at.head), call.size);
+}
+
+// Calls body with the elements of a row that each of 32 lanes owns, as a constant.
+template <class Body>
+void withOwned(std::int64_t size, Body&& body) {
+  if (size <= 32) return body(std::integral_constant<int, 1>{});
+  if (size <= 64) return body(std::integral_constant<int, 2>{});
+  if (size <= 128) return body(std::integral_constant<int, 4>{});
+  body(std::integral_constant<int, 8>{});
+}
+
+Grid gridFor(std::int64_t rows, const Context& context, std::source_location where = std::source_location::current()) {
+  return {dim3(static_cast<unsigned>(ceilDivide(rows, warps))), dim3(warps * warpLanes), 0, context.stream, where};
+}
+
+}  // namespace
+
+void plainForward(const Attention& call, Context& context) {
+  withStorage(call.query.type, "Attention", [&](auto element) {
+    using T = decltype(element);
+    const Shape& shape = call.query.shape;
+    PlainForward<T> forward;
+    forward.query = headsOf<T>(call.query);
+    forward.key = headsOf<T>(call.key);
+    forward.value = headsOf<T>(call.value);
+    forward.output = headsOf<T>(call.output);
+    forward.logSumExp = elements<float>(call.logSumExp);
+    forward.sight = {elements<std::int32_t>(call.documentStart), nullptr, static_cast<int>(shape[1]),
+                     static_cast<int>(call.window)};
+    forward.grouping = {static_cast<int>(shape[2]), static_cast<int>(call.key.shape[2])};
+    forward.rows = shape.rows();
+    forward.size = static_cast<int>(shape[3]);
+    forward.vectors = rowsTakePieces(call.key);
+    forward.scale = call.scale;
+    withOwned(shape[3], [&](auto owned) {
+      check(launch<plainForwardKernel<T, owned()>>(gridFor(forward.rows, context), forward), "Attention");
+    });
+  });
+}
+
+void plainBackward(const AttentionBackward& call, Context& context) {
+  withStorage(call.query.type, "AttentionBackward", [&](auto element) {
+    using T = decltype(element);
+    const Shape& shape = call.query.shape;
+    float* deltas = context.scratch.get<float>(0, shape.rows());
+    attentionDeltas(call, deltas, context);
+    PlainBackward<T> backward;
+    backward.query = headsOf<T>(call.query);
+    backward.key = headsOf<T>(call.key);
+    backward.value = headsOf<T>(call.value);
+    backward.gradOutput = headsOf<T>(call.gradOutput);
+    backward.gradQuery = headsOf<T>(call.gradQuery);
+    backward.gradKey = headsOf<T>(call.gradKey);
+    backward.gradValue = headsOf<T>(call.gradValue);
+    backward.logSumExp = elements<float>(call.logSumExp);
+    backward.deltas = deltas;
+    backward.sight = {elements<std::int32_t>(call.documentStart), nullptr, static_cast<int>(shape[1]),
+                      static_cast<int>(call.window)};
+    backward.grouping = {static_cast<int>(shape[2]), static_cast<int>(call.key.shape[2])};
+    backward.size = static_cast<int>(shape[3]);
+    backward.vectors = rowsTakePieces(call.query) && rowsTakePieces(call.key) && rowsTakePieces(call.value) &&
+                       rowsTakePieces(call.gradOutput);
+    backward.scale = call.scale;
+    withOwned(shape[3], [&](auto owned) {
+      backward.rows = shape.rows();
+      check(launch<plainQueryBackwardKernel<T, owned()>>(gridFor(backward.rows, context), backward),
+            "AttentionBackward, queries");
+      backward.rows = call.key.shape.rows();
+      check(launch<plainKeyBackwardKernel<T, owned()>>(gridFor(backward.rows, context), backward),
+            "AttentionBackward, keys");
+    });
+  });
+}
+
+}  // namespace tandem::kernels::cuda

@@ -1,0 +1,334 @@
+// Attention of a few fresh tokens over a cache. Bound by reading the cache once, so it is cut over enough blocks to
+// fill the device, and the queries of all heads that share keys (and of neighbouring tokens) go through them together.
+// Neighbouring lanes share a key, eight elements (16 bytes of a 16-bit type) each; a group of lanes keeps its own
+// running softmax over the keys it meets, and groups, warps and blocks are combined in a fixed order at the end.
+
+#include <algorithm>
+
+#include "kernels/cuda/attention_heads.h"
+#include "kernels/cuda/reduce.h"
+
+namespace tandem::kernels::cuda {
+
+namespace {
+
+constexpr int warps = 4;
+constexpr int threads = warps * warpLanes;
+
+// --- the cache grows -------------------------------------------------------------------------------------------------
+
+template <class T>
+struct Extension {
+  Heads<const T> key, value;
+  Heads<T> keyCache, valueCache;
+  const std::int32_t* lengths;
+  int fresh, kvHeads, size, lanes;
+  std::int64_t rows;  // batch * fresh * kvHeads
+  bool vectors;
+};
+
+template <class T>
+__device__ __forceinline__ void copyPiece(T* to, const T* from, int first, int size, bool vectors) {
+  if (vectors && first < size) {
+    constexpr int words = pieceElements * static_cast<int>(sizeof(T)) / 16;
+#pragma unroll
+    for (int i = 0; i < words; ++i)
+      reinterpret_cast<uint4*>(to + first)[i] = reinterpret_cast<const uint4*>(from + first)[i];
+    return;
+  }
+  for (int i = first; i < min(first + pieceElements, size); ++i) to[i] = from[i];
+}
+
+template <class T>
+__global__ void __launch_bounds__(threads) extendKernel(Extension<T> call) {
+  const std::int64_t row = (static_cast<std::int64_t>(blockIdx.x) * threads + threadIdx.x) / call.lanes;
+  if (row >= call.rows) return;
+  const int first = static_cast<int>(threadIdx.x) % call.lanes * pieceElements;
+  const int head = static_cast<int>(row % call.kvHeads), token = static_cast<int>(row / call.kvHeads % call.fresh);
+  const int batch = static_cast<int>(row / call.kvHeads / call.fresh), place = call.lengths[batch] + token;
+  copyPiece(call.keyCache.at(batch, place, head), call.key.at(batch, token, head), first, call.size, call.vectors);
+  copyPiece(call.valueCache.at(batch, place, head), call.value.at(batch, token, head), first, call.size, call.vectors);
+}
+
+// --- a part of the cache ---------------------------------------------------------------------------------------------
+
+template <class T>
+struct Split {
+  Heads<const T> query, key, value;
+  Heads<T> output;
+  float* parts;  // [batch, heads, fresh, splits, size + 2]: sums, largest score, sum of weights; null if splits is 1
+  Sight sight;
+  Grouping grouping;
+  int size, lanes, splits, rowChunks;
+  bool vectorQueries, vectorKeys;
+  float scale;  // times log2(e): scores are powers of two
+};
+
+// A softmax-weighted sum under way, of the eight elements that a lane owns.
+struct Running {
+  float largest = -INFINITY, weights = 0, sums[pieceElements] = {};
+
+  __device__ __forceinline__ static float finiteBase(float largest) { return largest == -INFINITY ? 0.0f : largest; }
+  // Of another one over other keys.
+  __device__ __forceinline__ void combine(float otherLargest, float otherWeights,
+                                          const float (&otherSums)[pieceElements]) {
+    const float base = finiteBase(fmaxf(largest, otherLargest));
+    const float factor = exp2f(largest - base), otherFactor = exp2f(otherLargest - base);
+    largest = fmaxf(largest, otherLargest);
+    weights = weights * factor + otherWeights * otherFactor;
+#pragma unroll
+    for (int i = 0; i < pieceElements; ++i) sums[i] = sums[i] * factor + otherSums[i] * otherFactor;
+  }
+};
+
+// Which queries a block has: `rows` neighbours in the order (token, head of the group).
+struct RowChunk {
+  int batch, kvHead, firstHead, group, begin, count;  // rows [begin, begin + count) of fresh * group
+
+  template <class T>
+  __device__ RowChunk(const Split<T>& call, int index, int rows) {
+    const int chunk = index % call.rowChunks;
+    kvHead = index / call.rowChunks % call.grouping.kvHeads;
+    batch = index / call.rowChunks / call.grouping.kvHeads;
+    firstHead = call.grouping.firstHeadOf(kvHead);
+    group = call.grouping.firstHeadOf(kvHead + 1) - firstHead;
+    begin = chunk * rows;
+    count = max(0, min(rows, call.sight.queries * group - begin));
+  }
+  __device__ int tokenOf(int row) const { return (begin + row) / group; }
+  __device__ int headOf(int row) const { return firstHead + (begin + row) % group; }
+};
+
+// The keys of a block: its part of those that its rows see.
+struct KeyRange {
+  int begin, end;
+
+  template <class T>
+  __device__ KeyRange(const Split<T>& call, const RowChunk& chunk, int split) {
+    const int first = call.sight.firstKey(chunk.batch, chunk.tokenOf(0));
+    const int last = call.sight.position(chunk.batch, chunk.tokenOf(chunk.count - 1)) + 1;
+    const int part = (last - first + call.splits - 1) / call.splits;
+    begin = min(last, first + split * part);
+    end = min(last, begin + part);
+  }
+};
+
+template <class T, int rows>
+__global__ void __launch_bounds__(threads) splitKernel(Split<T> call) {
+  constexpr int ahead = rows == 1 ? 4 : 2;  // keys whose loads are under way at once
+  SHARED_DYNAMIC(float, combined);          // [warps][rows][size + 2]
+  const int split = static_cast<int>(blockIdx.x) % call.splits;
+  const RowChunk chunk(call, static_cast<int>(blockIdx.x) / call.splits, rows);
+  if (chunk.count == 0) return;
+  const int lane = threadIdx.x % warpLanes, warp = threadIdx.x / warpLanes;
+  const int first = lane % call.lanes * pieceElements, groups = threads / call.lanes;
+  const KeyRange range(call, chunk, split);
+
+  float queries[rows][pieceElements];
+  int firstKeys[rows], positions[rows];
+#pragma unroll
+  for (int r = 0; r < rows; ++r) {
+    const int row = min(r, chunk.count - 1), token = chunk.tokenOf(row);
+    loadPiece(call.query.at(chunk.batch, token, chunk.headOf(row)), first, call.size, call.vectorQueries, queries[r]);
+    firstKeys[r] = call.sight.firstKey(chunk.batch, token);
+    positions[r] = call.sight.position(chunk.batch, token);
+  }
+
+  Running running[rows];
+  for (int base = range.begin; base < range.end; base += groups * ahead) {
+    float keys[ahead][pieceElements], values[ahead][pieceElements];
+    int places[ahead];
+#pragma unroll
+    for (int a = 0; a < ahead; ++a) {
+      places[a] = base + a * groups + static_cast<int>(threadIdx.x) / call.lanes;
+      const int size = places[a] < range.end ? call.size : 0, place = min(places[a], range.end - 1);
+      loadPiece(call.key.at(chunk.batch, place, chunk.kvHead), first, size, call.vectorKeys, keys[a]);
+      loadPiece(call.value.at(chunk.batch, place, chunk.kvHead), first, size, call.vectorKeys, values[a]);
+    }
+#pragma unroll
+    for (int r = 0; r < rows; ++r) {
+      float scores[ahead], largest = running[r].largest;
+      bool sees[ahead];
+#pragma unroll
+      for (int a = 0; a < ahead; ++a) {
+        float score = 0;
+#pragma unroll
+        for (int i = 0; i < pieceElements; ++i) score += queries[r][i] * keys[a][i];
+        for (int distance = call.lanes / 2; distance > 0; distance /= 2) {
+          score += __shfl_xor_sync(allLanes, score, distance);
+        }
+        sees[a] = places[a] < range.end && places[a] >= firstKeys[r] && places[a] <= positions[r];
+        scores[a] = sees[a] ? score * call.scale : -INFINITY;
+        largest = fmaxf(largest, scores[a]);
+      }
+      const float zero = Running::finiteBase(largest), shrink = exp2f(running[r].largest - zero);
+      running[r].largest = largest;
+      running[r].weights *= shrink;
+#pragma unroll
+      for (int i = 0; i < pieceElements; ++i) running[r].sums[i] *= shrink;
+#pragma unroll
+      for (int a = 0; a < ahead; ++a) {
+        const float weight = sees[a] ? exp2f(scores[a] - zero) : 0.0f;
+        running[r].weights += weight;
+#pragma unroll
+        for (int i = 0; i < pieceElements; ++i) running[r].sums[i] += weight * values[a][i];
+      }
+    }
+  }
+
+  // The groups of a warp, then the warps of the block.
+  const int stride = call.size + 2;
+#pragma unroll
+  for (int r = 0; r < rows; ++r) {
+    for (int distance = call.lanes; distance < warpLanes; distance *= 2) {
+      float sums[pieceElements];
+      const float largest = __shfl_xor_sync(allLanes, running[r].largest, distance);
+      const float weights = __shfl_xor_sync(allLanes, running[r].weights, distance);
+#pragma unroll
+      for (int i = 0; i < pieceElements; ++i) sums[i] = __shfl_xor_sync(allLanes, running[r].sums[i], distance);
+      running[r].combine(largest, weights, sums);
+    }
+    float* row = combined + (warp * rows + r) * stride;
+    if (lane < call.lanes) {
+#pragma unroll
+      for (int i = 0; i < pieceElements; ++i) {
+        if (first + i < call.size) row[first + i] = running[r].sums[i];
+      }
+    }
+    if (lane == 0) {
+      row[call.size] = running[r].largest;
+      row[call.size + 1] = running[r].weights;
+    }
+  }
+  __syncthreads();
+  for (int i = threadIdx.x; i < chunk.count * call.size; i += threads) {
+    const int r = i / call.size, element = i % call.size;
+    float largest = -INFINITY, weights = 0, sum = 0;
+    for (int w = 0; w < warps; ++w) largest = fmaxf(largest, combined[(w * rows + r) * stride + call.size]);
+    const float base = Running::finiteBase(largest);
+    for (int w = 0; w < warps; ++w) {
+      const float* row = combined + (w * rows + r) * stride;
+      const float factor = exp2f(row[call.size] - base);
+      weights += factor * row[call.size + 1];
+      sum += factor * row[element];
+    }
+    const int token = chunk.tokenOf(r), head = chunk.headOf(r);
+    if (call.splits == 1) {
+      call.output.at(chunk.batch, token, head)[element] = fromFloat<T>(sum / weights);
+      continue;
+    }
+    const std::int64_t place =
+        (static_cast<std::int64_t>(chunk.batch) * call.grouping.heads + head) * call.sight.queries + token;
+    float* part = call.parts + (place * call.splits + split) * stride;
+    part[element] = sum;
+    if (element == 0) {
+      part[call.size] = largest;
+      part[call.size + 1] = weights;
+    }
+  }
+}
+
+// --- the parts together ----------------------------------------------------------------------------------------------
+
+// A warp a query; each of its lanes weighs all parts for a few elements.
+template <class T>
+__global__ void __launch_bounds__(threads)
+    combineKernel(const float* parts, Heads<T> output, std::int64_t rows, int heads, int fresh, int size, int splits) {
+  const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * warps + threadIdx.x / warpLanes;
+  if (row >= rows) return;
+  const int stride = size + 2;
+  const float* part = parts + row * splits * stride;
+  float largest = -INFINITY, weights = 0;
+  for (int split = 0; split < splits; ++split) largest = fmaxf(largest, part[split * stride + size]);
+  const float base = Running::finiteBase(largest);
+  for (int split = 0; split < splits; ++split) {
+    weights += exp2f(part[split * stride + size] - base) * part[split * stride + size + 1];
+  }
+  T* to = output.at(row / fresh / heads, row % fresh, row / fresh % heads);
+  for (int i = threadIdx.x % warpLanes; i < size; i += warpLanes) {
+    float sum = 0;
+    for (int split = 0; split < splits; ++split) {
+      sum += exp2f(part[split * stride + size] - base) * part[split * stride + i];
+    }
+    to[i] = fromFloat<T>(sum / weights);
+  }
+}
+
+// Parts of the cache, so that there are a few blocks for each multiprocessor, but none of fewer keys than is worth its
+// combining. Depends on shapes alone, since the lengths are on the device: a block takes its share of what is there.
+int splitsFor(std::int64_t blocks, std::int64_t capacity, const DeviceProperties& device) {
+  constexpr std::int64_t blocksOfMultiprocessor = 4, fewestKeys = 64, most = 64;
+  const std::int64_t wanted = ceilDivide(device.multiprocessors * blocksOfMultiprocessor, blocks);
+  return static_cast<int>(
+      std::clamp<std::int64_t>(wanted, 1, std::clamp<std::int64_t>(capacity / fewestKeys, 1, most)));
+}
+
+template <class T, int rows>
+void launchSplit(const CachedAttention& call, Context& context) {
+  constexpr float log2e = 1.44269504f;
+  const Shape& shape = call.query.shape;
+  Split<T> split;
+  split.query = headsOf<T>(call.query);
+  const Heads<T> keys = cacheOf<T>(call.keyCache), values = cacheOf<T>(call.valueCache);
+  split.key = {keys.data, keys.batchStride, keys.rowStride, keys.headStride};
+  split.value = {values.data, values.batchStride, values.rowStride, values.headStride};
+  split.output = headsOf<T>(call.output);
+  split.sight = {nullptr, elements<std::int32_t>(call.lengths), static_cast<int>(shape[1]),
+                 static_cast<int>(call.window)};
+  split.grouping = {static_cast<int>(shape[2]), static_cast<int>(call.keyCache.shape[1])};
+  split.size = static_cast<int>(shape[3]);
+  split.lanes = lanesOfRow(split.size);
+  split.rowChunks = static_cast<int>(ceilDivide(shape[1] * split.grouping.largest(), rows));
+  const std::int64_t blocks = shape[0] * call.keyCache.shape[1] * split.rowChunks;
+  split.splits = splitsFor(blocks, call.keyCache.shape[2], *context.device);
+  split.vectorQueries = rowsTakePieces(call.query);
+  split.vectorKeys = rowsTakePieces(call.keyCache) && rowsTakePieces(call.valueCache);
+  split.scale = call.scale * log2e;
+  const int stride = split.size + 2;
+  split.parts = split.splits == 1 ? nullptr : context.scratch.get<float>(0, shape.rows() * split.splits * stride);
+  const std::size_t shared = sizeof(float) * warps * rows * static_cast<std::size_t>(stride);
+  check(launch<splitKernel<T, rows>>({static_cast<unsigned>(blocks * split.splits), threads, shared, context.stream},
+                                     split),
+        "CachedAttention");
+  if (split.splits == 1) return;
+  check(launch<combineKernel<T>>({static_cast<unsigned>(ceilDivide(shape.rows(), warps)), threads, 0, context.stream},
+                                 split.parts, split.output, shape.rows(), split.grouping.heads, split.sight.queries,
+                                 split.size, split.splits),
+        "CachedAttention, combining");
+}
+
+}  // namespace
+
+void extendCache(const CachedAttention& call, Context& context) {
+  withStorage(call.key.type, "CachedAttention", [&](auto element) {
+    using T = decltype(element);
+    const Shape& shape = call.key.shape;
+    Extension<T> extension;
+    extension.key = headsOf<T>(call.key);
+    extension.value = headsOf<T>(call.value);
+    extension.keyCache = cacheOf<T>(call.keyCache);
+    extension.valueCache = cacheOf<T>(call.valueCache);
+    extension.lengths = elements<std::int32_t>(call.lengths);
+    extension.fresh = static_cast<int>(shape[1]);
+    extension.kvHeads = static_cast<int>(shape[2]);
+    extension.size = static_cast<int>(shape[3]);
+    extension.lanes = lanesOfRow(extension.size);
+    extension.rows = shape.rows();
+    extension.vectors = rowsTakePieces(call.key) && rowsTakePieces(call.value) && rowsTakePieces(call.keyCache) &&
+                        rowsTakePieces(call.valueCache);
+    const unsigned blocks = static_cast<unsigned>(ceilDivide(extension.rows * extension.lanes, threads));
+    check(launch<extendKernel<T>>({blocks, threads, 0, context.stream}, extension), "CachedAttention, its cache");
+  });
+}
+
+void splitOverCache(const CachedAttention& call, Context& context) {
+  withStorage(call.query.type, "CachedAttention", [&](auto element) {
+    using T = decltype(element);
+    const std::int64_t rows = call.query.shape[1] * ceilDivide(call.query.shape[2], call.keyCache.shape[1]);
+    if (rows == 1) return launchSplit<T, 1>(call, context);
+    if (rows <= 4) return launchSplit<T, 4>(call, context);
+    launchSplit<T, 8>(call, context);
+  });
+}
+
+}  // namespace tandem::kernels::cuda

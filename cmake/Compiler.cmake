@@ -2,13 +2,15 @@
 #
 # No -march: the binaries run on any x86-64 or aarch64 machine; kernels choose their instructions at run time.
 add_library(tandem_compile_options INTERFACE)
-target_compile_options(tandem_compile_options INTERFACE
-  -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wsign-conversion -Wnon-virtual-dtor -Woverloaded-virtual
+set(tandem_warnings -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wsign-conversion -Wnon-virtual-dtor -Woverloaded-virtual
   -Wno-missing-field-initializers  # what a designated initialiser leaves out has its default
-  -Werror -fno-math-errno)
+  -Werror)
+target_compile_options(tandem_compile_options INTERFACE
+  "$<$<COMPILE_LANGUAGE:CXX>:${tandem_warnings};-fno-math-errno>"
+  "$<$<COMPILE_LANGUAGE:CUDA>:--Werror=all-warnings;-Xcompiler=-Wall,-Wextra>")
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
   # GCC 12 warns of overlapping copies in "text" + std::string, wrongly (GCC bug 105651).
-  target_compile_options(tandem_compile_options INTERFACE -Wno-restrict)
+  target_compile_options(tandem_compile_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wno-restrict>)
 endif()
 target_include_directories(tandem_compile_options INTERFACE ${PROJECT_SOURCE_DIR})
 

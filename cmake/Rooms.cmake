@@ -1,13 +1,16 @@
 # How the house is built: a room is a folder of common/ (or kernels/) and one static library.
 
-# tandem_room(NAME [LIBRARIES lib...])
-#   builds tandem_NAME from all sources below the calling folder's subfolder NAME.
+# tandem_room(NAME [FOLDER folder] [EXCLUDE regex] [LIBRARIES lib...])
+#   builds tandem_NAME from all sources below the folder, by default the calling folder's subfolder NAME.
 function(tandem_room name)
-  cmake_parse_arguments(ARG "" "FOLDER" "LIBRARIES" ${ARGN})
+  cmake_parse_arguments(ARG "" "FOLDER;EXCLUDE" "LIBRARIES" ${ARGN})
   if(NOT ARG_FOLDER)
     set(ARG_FOLDER ${CMAKE_CURRENT_SOURCE_DIR}/${name})
   endif()
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${ARG_FOLDER}/*.cpp)
+  if(ARG_EXCLUDE)
+    list(FILTER sources EXCLUDE REGEX "${ARG_EXCLUDE}")
+  endif()
   if(sources)
     add_library(tandem_${name} STATIC ${sources})
     target_link_libraries(tandem_${name} PRIVATE tandem_compile_options PUBLIC ${ARG_LIBRARIES})

@@ -224,11 +224,26 @@ struct Fill {
 
 // --- the contract ----------------------------------------------------------------------------------------------------
 
+// A point in the work of a stream.
+class Event {
+ public:
+  virtual ~Event() = default;
+  virtual bool reached() = 0;
+  // Waits on the host until that work is done.
+  virtual void synchronize() = 0;
+};
+
 // An ordered queue of work. The CPU's does everything at once.
 class Stream {
  public:
   virtual ~Stream() = default;
   virtual void synchronize() = 0;
+  // The point that all work enqueued so far has then reached.
+  virtual std::unique_ptr<Event> record() = 0;
+  // What is enqueued here from now on begins after that point, which is another stream's; the host does not wait.
+  virtual void waitFor(const Event& event) = 0;
+  // The device library's own handle (cudaStream_t), for libraries that enqueue by themselves; null on the host.
+  virtual void* handle() const { return nullptr; }
 };
 
 class Backend {
@@ -239,12 +254,20 @@ class Backend {
   // One line on what will compute: SIMD target, threads, matrix library, and why it was chosen.
   virtual std::string description() const = 0;
 
+  // Which device it is, the same in all processes that use it: for finding ranks that share one. Empty for the host.
+  virtual std::string deviceIdentifier() const { return ""; }
+
   // Memory of the device, aligned to 64 bytes at least. Kind device, naming the size, when there is not enough.
   virtual void* allocate(std::int64_t bytes) = 0;
   virtual void release(void* memory) = 0;
   virtual void copyToDevice(void* target, const void* source, std::int64_t bytes, Stream& stream) = 0;
   virtual void copyToHost(void* target, const void* source, std::int64_t bytes, Stream& stream) = 0;
   virtual std::unique_ptr<Stream> makeStream() = 0;
+  // Whether the host may read and write memory of allocate() directly.
+  virtual bool isHostMemory() const { return true; }
+  // Memory of the host that a device copies from and to at full speed (pinned).
+  virtual void* allocateStaging(std::int64_t bytes) { return allocate(bytes); }
+  virtual void releaseStaging(void* memory) { release(memory); }
 
   virtual void run(const Embedding&, Stream&) = 0;
   virtual void run(const EmbeddingBackward&, Stream&) = 0;
@@ -280,5 +303,19 @@ struct CpuOptions {
 };
 // Throws Error of kind usage for a matrix library that this build or processor does not have.
 std::unique_ptr<Backend> makeCpuBackend(const CpuOptions& options);
+
+struct CudaOptions {
+  int device = 0;                  // ordinal among the devices that CUDA shows
+  std::string attention = "auto";  // "auto", "mma", "reference"
+  bool tf32 = false;               // float32 products with 10 bits of mantissa
+};
+// Throws Error of kind device when whyNoCuda() has a reason, kind usage for an attention path that does not exist.
+std::unique_ptr<Backend> makeCudaBackend(const CudaOptions& options);
+// Why this program cannot compute on a GPU here: built without CUDA, no driver, no device. Empty if it can.
+std::string whyNoCuda();
+// Devices that CUDA shows; 0 when there are none.
+int cudaDeviceCount();
+// "13.0", or "not in this build".
+std::string cudaVersion();
 
 }  // namespace tandem::kernels

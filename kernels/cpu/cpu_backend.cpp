@@ -1,4 +1,4 @@
-// The CPU's side of the contract: memory of the host, a stream that is done at once, operators forwarded.
+// The CPU's side of the contract: memory of the host, operators forwarded.
 #include <omp.h>
 
 #include <cstring>
@@ -10,15 +10,11 @@
 #include "kernels/cpu/matrix_product.h"
 #include "kernels/cpu/operators.h"
 #include "kernels/cpu/processor.h"
+#include "kernels/host_stream.h"
 
 namespace tandem::kernels {
 
 namespace {
-
-class CpuStream : public Stream {
- public:
-  void synchronize() override {}
-};
 
 class CpuBackend : public Backend {
  public:
@@ -55,7 +51,7 @@ class CpuBackend : public Backend {
   void copyToHost(void* target, const void* source, std::int64_t bytes, Stream&) override {
     if (bytes > 0) std::memcpy(target, source, static_cast<std::size_t>(bytes));
   }
-  std::unique_ptr<Stream> makeStream() override { return std::make_unique<CpuStream>(); }
+  std::unique_ptr<Stream> makeStream() override { return std::make_unique<HostStream>(); }
 
   void run(const Embedding& call, Stream&) override { cpu::run(call, context_); }
   void run(const EmbeddingBackward& call, Stream&) override { cpu::run(call, context_); }

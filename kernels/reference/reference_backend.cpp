@@ -3,16 +3,12 @@
 
 #include "common/base/error.h"
 #include "kernels/backend.h"
+#include "kernels/host_stream.h"
 #include "kernels/reference/operators.h"
 
 namespace tandem::kernels {
 
 namespace {
-
-class ReferenceStream final : public Stream {
- public:
-  void synchronize() override {}
-};
 
 class ReferenceBackend final : public Backend {
  public:
@@ -35,7 +31,7 @@ class ReferenceBackend final : public Backend {
   void copyToHost(void* target, const void* source, std::int64_t bytes, Stream&) override {
     if (bytes > 0) std::memcpy(target, source, static_cast<std::size_t>(bytes));
   }
-  std::unique_ptr<Stream> makeStream() override { return std::make_unique<ReferenceStream>(); }
+  std::unique_ptr<Stream> makeStream() override { return std::make_unique<HostStream>(); }
 
   void run(const Embedding& op, Stream&) override { reference::run(op); }
   void run(const EmbeddingBackward& op, Stream&) override { reference::run(op); }

@@ -1,0 +1,71 @@
+#pragma once
+// Matrix products by cuBLASLt, whose only caller this is: row-major operands, fused epilogues, the algorithm for a
+// shape chosen once and kept.
+
+#include <memory>
+#include <string>
+
+#include "kernels/cuda/device.h"
+#include "kernels/tensor_view.h"
+
+namespace tandem::kernels::cuda {
+
+// A row-major matrix: rows x columns, `stride` elements from row to row.
+struct Matrix {
+  const void* data = nullptr;
+  DType type = DType::f32;
+  std::int64_t rows = 0, columns = 0, stride = 0;
+};
+// Of a tensor whose last axis makes the rows.
+inline Matrix matrixOf(const ConstTensorView& view) {
+  return {view.data, view.type, view.shape.rows(), view.shape.last(), view.shape.last()};
+}
+
+// What happens to a sum before it is stored.
+enum class Epilogue {
+  none,
+  bias,          // + vector[column]
+  gelu,          // tanh form; the argument goes to `auxiliary` if that is given
+  geluBias,      // tanh form of (sum + vector[column]); the argument goes to `auxiliary` if that is given
+  geluBackward,  // times the derivative of the tanh form at `auxiliary`
+  leftSums,      // nothing, but vector[row] = sum over the columns of op(left): a bias gradient beside a weight's
+};
+
+// target = epilogue(factor * op(left) op(right) + addendFactor * addend), sums in float32. The operands have one
+// storage type: float32, bfloat16 or float16; the target has it too, or float32.
+struct Product {
+  Matrix left;
+  bool transposeLeft = false;
+  Matrix right;
+  bool transposeRight = false;
+  Matrix target;  // written
+  float factor = 1;
+  Matrix addend = {};  // as the target, which it may be; optional, not with a form of GELU
+  float addendFactor = 0;
+  Epilogue epilogue = Epilogue::none;
+  const void* vector = nullptr;  // of the target's type; written by leftSums
+  Matrix auxiliary = {};              // as the target; optional except for geluBackward
+};
+// target += instead of target =.
+inline void accumulate(Product& product) {
+  product.addend = product.target;
+  product.addendFactor = 1;
+}
+
+class MatrixProduct {
+ public:
+  virtual ~MatrixProduct() = default;
+  virtual std::string name() const = 0;  // "cuBLASLt 13.1.0"
+  // Whether run() will do this one: operands and epilogue as they are, with these addresses. The epilogues other than
+  // none ask for more than their product alone does (auxiliary: rows that begin at multiples of 16 bytes).
+  virtual bool offers(const Product& product) = 0;
+  // Throws Error of kind device, naming shape and types, for a product that cuBLASLt has no algorithm for.
+  virtual void run(const Product& product, cudaStream_t stream) = 0;
+};
+
+// `tf32` lets float32 products round their operands to 10 bits of mantissa. Where cuBLASLt names several algorithms,
+// the first product of a shape runs a few of them by turns and keeps the fastest; so two runs of a program may take
+// different ones, whose sums differ in rounding.
+std::unique_ptr<MatrixProduct> makeMatrixProduct(const DeviceProperties& device, bool tf32);
+
+}  // namespace tandem::kernels::cuda

@@ -15,7 +15,6 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
-#include <nlohmann/json_fwd.hpp>
 #include <span>
 #include <string>
 #include <vector>
@@ -32,6 +31,10 @@ struct Piece {
   std::int64_t count = 0;
   const void* data = nullptr;
 };
+
+// Copies bytes from where a piece lies into memory of the host; they must be there when it returns. For pieces in the
+// memory of a device; pieces of the host need none.
+using CopyToHost = std::function<void(void* target, const void* source, std::int64_t bytes)>;
 
 // What a rank contributes to a logical tensor: all ranks together cover each element exactly once.
 struct LocalTensor {
@@ -67,7 +70,7 @@ class Writer {
 
   // Copies the pieces and returns; writing goes on in the background. Finishes the save before it first. Replaces a
   // step of the same number.
-  void save(const Metadata& metadata, std::span<const LocalTensor> tensors);
+  void save(const Metadata& metadata, std::span<const LocalTensor> tensors, const CopyToHost& copy = {});
   // Drives the save under way and never blocks, so that it is committed as soon as every rank has written its shard.
   void poll();
   // Waits for the save under way. When it failed on any rank, throws the reason on every rank: the step before stays
@@ -113,6 +116,10 @@ class Reader {
   class Implementation;
   std::unique_ptr<Implementation> implementation_;
 };
+
+// What a checkpoint says of itself, chosen as Reader chooses, but by checkpoint.h5 alone: its shards are not looked at.
+// Not collective.
+Metadata readMetadata(const std::filesystem::path& path);
 
 // The complete steps of a run folder, ascending. Empty when there are none.
 std::vector<std::int64_t> completeSteps(const std::filesystem::path& run);

@@ -86,19 +86,19 @@ class Writer::Implementation {
     return true;
   }
 
-  void save(const Metadata& metadata, std::span<const LocalTensor> tensors) {
+  void save(const Metadata& metadata, std::span<const LocalTensor> tensors, const CopyToHost& copy) {
     finish();
     start_ = std::chrono::steady_clock::now();
     metadata_ = metadata;
     try {
-      prepare(tensors);
+      prepare(tensors, copy);
     } catch (...) {
       file_.reset();
       if (isRoot()) detail::removePartial(run_, metadata_.step);
       throw;
     }
     stage_ = Stage::writing;
-    shardJob_.emplace([this] { reported_ = detail::writeShard(*file_, image_.bytes(), cancelled_); });
+    shardJob_.emplace([this] { detail::writeShard(*file_, image_.bytes(), cancelled_); });
   }
 
   void poll() {
@@ -132,7 +132,7 @@ class Writer::Implementation {
 
   // All that can be done before the thread starts: the folder, the copy, the empty file, and rank 0's knowledge of who
   // has what. The file is opened here so that a thread never touches a folder of the same name that a later run made.
-  void prepare(std::span<const LocalTensor> tensors) {
+  void prepare(std::span<const LocalTensor> tensors, const CopyToHost& copy) {
     const fs::path partial = detail::partialFolder(run_, metadata_.step);
     failed_ = false;
     comm::agreeOn(*ranks_, [&] {
@@ -140,7 +140,7 @@ class Writer::Implementation {
     });
     std::string description;
     comm::agreeOn(*ranks_, [&] {
-      image_.build(shardFile(), tensors);
+      image_.build(shardFile(), tensors, copy);
       file_.emplace(base::File::create(partial / shardFile()));
       description = detail::describe(tensors);
     });
@@ -186,7 +186,7 @@ class Writer::Implementation {
     report_ = Report{};
     report_.failed = error_ ? 1 : 0;
     report_.bytes = static_cast<std::int64_t>(image_.bytes().size());
-    if (!error_) std::memcpy(report_.hash.data(), reported_.data(), std::min(reported_.size(), report_.hash.size()));
+    if (!error_) image_.hash().copy(report_.hash.data(), report_.hash.size());
     const auto size = static_cast<std::int64_t>(sizeof(Report));
     reports_.assign(static_cast<std::size_t>(ranks_->size()), Report{});
     counts_.assign(reports_.size(), size);
@@ -262,7 +262,6 @@ class Writer::Implementation {
   detail::ShardImage image_;
   std::optional<base::File> file_;
   std::atomic<bool> cancelled_ = false;
-  std::string reported_;  // the hash, by the thread
   std::optional<detail::Background> shardJob_;
 
   Report report_;
@@ -280,8 +279,8 @@ Writer::Writer(comm::Communicator& communicator, fs::path run, int keep)
 Writer::~Writer() {
   if (!implementation_->end()) static_cast<void>(implementation_.release());
 }
-void Writer::save(const Metadata& metadata, std::span<const LocalTensor> tensors) {
-  implementation_->save(metadata, tensors);
+void Writer::save(const Metadata& metadata, std::span<const LocalTensor> tensors, const CopyToHost& copy) {
+  implementation_->save(metadata, tensors, copy);
 }
 void Writer::poll() { implementation_->poll(); }
 void Writer::finish() { implementation_->finish(); }

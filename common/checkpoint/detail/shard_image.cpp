@@ -3,11 +3,14 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <cstring>
+#include <thread>
 #include <vector>
 
 #include "common/base/error.h"
+#include "common/base/hash.h"
 #include "common/base/units.h"
 #include "common/hdf5/hdf5.h"
 
@@ -41,10 +44,57 @@ std::vector<Placement> layOut(hdf5::File& file, std::span<const LocalTensor> ten
   return placements;
 }
 
-void copyPieces(const LocalTensor& tensor, std::byte* target) {
+// Hashes memory from its beginning on a thread of its own, as far as it is filled.
+class HashBehind {
+ public:
+  explicit HashBehind(const std::byte* data) : thread_([this, data] { follow(data); }) {}
+  ~HashBehind() {
+    if (thread_.joinable()) finish();
+  }
+  HashBehind(const HashBehind&) = delete;
+  HashBehind& operator=(const HashBehind&) = delete;
+
+  // The first `bytes` are filled, and will not change.
+  void fillTo(std::int64_t bytes) {
+    filled_ = bytes;
+    filled_.notify_one();
+  }
+  // Of all that was filled.
+  std::string finish() {
+    filled_ = filled_ | endMark;
+    filled_.notify_one();
+    thread_.join();
+    return hasher_.hex();
+  }
+
+ private:
+  static constexpr std::int64_t endMark = std::int64_t{1} << 62;
+
+  void follow(const std::byte* data) {
+    std::int64_t hashed = 0;
+    for (;;) {
+      const std::int64_t seen = filled_, filled = seen & ~endMark;
+      hasher_.update({data + hashed, static_cast<std::size_t>(filled - hashed)});
+      hashed = filled;
+      if (seen & endMark) return;
+      filled_.wait(seen);
+    }
+  }
+
+  std::atomic<std::int64_t> filled_ = 0;
+  base::Hasher hasher_;
+  std::thread thread_;
+};
+
+void copyPieces(const LocalTensor& tensor, std::byte* target, const CopyToHost& copy) {
   for (const Piece& piece : tensor.pieces) {
-    const auto bytes = static_cast<std::size_t>(piece.count * base::byteSize(tensor.type));
-    if (bytes > 0) std::memcpy(target, piece.data, bytes);
+    const std::int64_t bytes = piece.count * base::byteSize(tensor.type);
+    if (bytes == 0) continue;
+    if (copy) {
+      copy(target, piece.data, bytes);
+    } else {
+      std::memcpy(target, piece.data, static_cast<std::size_t>(bytes));
+    }
     target += bytes;
   }
 }
@@ -73,20 +123,24 @@ void ShardImage::reserve(std::size_t size) {
   size_ = size;
 }
 
-void ShardImage::build(const std::string& fileName, std::span<const LocalTensor> tensors) {
+void ShardImage::build(const std::string& fileName, std::span<const LocalTensor> tensors, const CopyToHost& copy) {
   hdf5::File file = hdf5::File::create(fileName, hdf5::File::Storage::memory);
   const std::vector<Placement> placements = layOut(file, tensors);
   reserve(static_cast<std::size_t>(file.imageSize()));
   const auto fillGap = [&](std::int64_t begin, std::int64_t end) {
     file.copyImage(begin, {data_ + begin, static_cast<std::size_t>(end - begin)});
   };
+  HashBehind hash(data_);
   std::int64_t end = 0;
   for (const Placement& placement : placements) {
     fillGap(end, placement.offset);
-    copyPieces(*placement.tensor, data_ + placement.offset);
+    copyPieces(*placement.tensor, data_ + placement.offset, copy);
     end = placement.offset + placement.bytes;
+    hash.fillTo(end);
   }
   fillGap(end, static_cast<std::int64_t>(size_));
+  hash.fillTo(static_cast<std::int64_t>(size_));
+  hash_ = hash.finish();
 }
 
 }  // namespace tandem::checkpoint::detail

@@ -2,7 +2,8 @@
 // A shard as it will lie on the disk, in memory that is kept from save to save.
 //
 // HDF5 lays the file out and gives its metadata; the elements are copied straight to their final places. So there is
-// one copy, and writing the file is one sequential run over one buffer.
+// one copy, and writing the file is one sequential run over one buffer. Its hash is computed by another thread right
+// behind the copy, while the bytes are still in a cache: later it would take time from the step loop.
 
 #include <cstddef>
 #include <cstdint>
@@ -20,9 +21,11 @@ class ShardImage {
   ShardImage(const ShardImage&) = delete;
   ShardImage& operator=(const ShardImage&) = delete;
 
-  // Each tensor's local pieces become one dataset under its name, one after the other.
-  void build(const std::string& fileName, std::span<const LocalTensor> tensors);
+  // Each tensor's local pieces become one dataset under its name, one after the other. Without `copy` they lie in the
+  // host's memory.
+  void build(const std::string& fileName, std::span<const LocalTensor> tensors, const CopyToHost& copy);
   std::span<const std::byte> bytes() const { return {data_, size_}; }
+  const std::string& hash() const { return hash_; }
 
  private:
   void reserve(std::size_t size);
@@ -30,6 +33,7 @@ class ShardImage {
   std::byte* data_ = nullptr;
   std::size_t size_ = 0;
   std::size_t capacity_ = 0;
+  std::string hash_;
 };
 
 }  // namespace tandem::checkpoint::detail

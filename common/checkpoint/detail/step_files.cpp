@@ -9,7 +9,6 @@
 
 #include "common/base/error.h"
 #include "common/base/hash.h"
-#include "common/checkpoint/detail/background.h"
 #include "common/checkpoint/detail/folders.h"
 #include "common/hdf5/hdf5.h"
 
@@ -108,20 +107,12 @@ std::string storedHash(const fs::path& folder, const std::string& name) {
 
 }  // namespace
 
-std::string writeShard(const base::File& file, std::span<const std::byte> bytes, const std::atomic<bool>& cancelled) {
-  base::Hasher hasher;
-  {
-    // Beside the writing, so that the disk never waits for a block to be hashed.
-    const Background hashing([&] {
-      forEachBlock(bytes, cancelled, [&](std::int64_t, std::span<const std::byte> block) { hasher.update(block); });
-    });
-    DirectWriter writer(file);
-    forEachBlock(bytes, cancelled,
-                 [&](std::int64_t offset, std::span<const std::byte> block) { writer.write(offset, block); });
-  }
+void writeShard(const base::File& file, std::span<const std::byte> bytes, const std::atomic<bool>& cancelled) {
+  DirectWriter writer(file);
+  forEachBlock(bytes, cancelled,
+               [&](std::int64_t offset, std::span<const std::byte> block) { writer.write(offset, block); });
   if (cancelled) throw Error(ErrorKind::file, "the checkpoint was given up");
   file.sync();
-  return hasher.hex();
 }
 
 void writeIndex(const fs::path& folder, const Metadata& metadata, const Layout& layout) {

@@ -13,9 +13,9 @@
 
 namespace tandem::checkpoint::detail {
 
-// Writes a shard into its open, empty file, durably, and returns its hash. The bytes begin at a page of the memory.
-// Ends early, with an Error, once `cancelled`.
-std::string writeShard(const base::File& file, std::span<const std::byte> bytes, const std::atomic<bool>& cancelled);
+// Writes a shard into its open, empty file, durably. The bytes begin at a page of the memory. Ends early, with an
+// Error, once `cancelled`.
+void writeShard(const base::File& file, std::span<const std::byte> bytes, const std::atomic<bool>& cancelled);
 
 // Writes checkpoint.h5 and the checksums into the folder, where the shards lie already, durably.
 void writeIndex(const std::filesystem::path& folder, const Metadata& metadata, const Layout& layout);

@@ -160,8 +160,9 @@ int run(comm::Communicator& world, const app::CommonOptions& common, const Gener
     const std::int64_t capacity = options.capacity > 0
                                       ? std::min(options.capacity, loaded.configuration.maximumPositions)
                                       : loaded.configuration.maximumPositions;
-    runtime::Generator generator(loaded.configuration, *loaded.parameters, batch, capacity, *loaded.backend,
-                                 *loaded.stream, loaded.arena);
+    const train::Device device = loaded.device();
+    runtime::Generator generator(loaded.configuration, *loaded.parameters, batch, capacity, device.backend,
+                                 device.stream, device.arena);
     if (streams) std::cout << own.front() << std::flush;
     for (std::size_t first = 0; first < own.size(); first += static_cast<std::size_t>(batch)) {
       const std::size_t end = std::min(own.size(), first + static_cast<std::size_t>(batch));

@@ -12,15 +12,14 @@ void declareModelOptions(CLI::App& app, ModelOptions& options) {
       ->type_name("FOLDER");
   app.add_option("--precision", options.precision, "Storage of weights and activations: fp32 or bf16")
       ->type_name("NAME");
-  app.add_option("--matrix-library", options.matrixLibrary, "auto, onednn or openblas")->type_name("NAME");
+  app::declareDeviceOptions(app, options.device);
 }
 
 LoadedModel loadModel(comm::Communicator& world, const app::CommonOptions& common, const ModelOptions& options) {
   const base::DType storage = train::parsePrecision(options.precision);
   LoadedModel loaded;
-  loaded.backend = kernels::makeCpuBackend({.threads = common.threads, .matrixLibrary = options.matrixLibrary});
-  loaded.stream = loaded.backend->makeStream();
-  loaded.arena = std::make_shared<runtime::Arena>(*loaded.backend);
+  loaded.chosen = app::chooseDevice(world, common, options.device);
+  const train::Device device = loaded.device();
   const checkpoint::Reader reader(world, options.checkpoint);
   comm::agreeOn(world, [&] {
     const std::string place = "checkpoint '" + reader.folder().string() + "'";
@@ -32,9 +31,9 @@ LoadedModel loadModel(comm::Communicator& world, const app::CommonOptions& commo
     // Any program of the model names all of its parameters.
     const graph::Program program = model::buildLogits(loaded.configuration, 1, 1, storage);
     const auto layout = runtime::layoutOf(program, 1, sharding::FlatLayout::Ownership::anywhere);
-    loaded.parameters = std::make_unique<runtime::ParameterStore>(layout, *loaded.backend, *loaded.stream, storage,
+    loaded.parameters = std::make_unique<runtime::ParameterStore>(layout, device.backend, device.stream, storage,
                                                                   runtime::ParameterStore::Gradients::none);
-    train::loadWeights(reader, *loaded.parameters, *loaded.backend, *loaded.stream);
+    train::loadWeights(reader, *loaded.parameters, device);
   });
   return loaded;
 }

@@ -4,6 +4,7 @@
 #include <memory>
 #include <string>
 
+#include "apps/shared/device.h"
 #include "apps/shared/program.h"
 #include "common/model/configuration.h"
 #include "common/runtime/parameter_store.h"
@@ -14,16 +15,14 @@ namespace tandem::evaluate {
 struct ModelOptions {
   std::string checkpoint;
   std::string precision = "fp32";
-  std::string matrixLibrary = "auto";
+  app::DeviceOptions device;
 };
 
 void declareModelOptions(CLI::App& app, ModelOptions& options);
 
 // Members are in the order of their making: what comes later uses what comes before.
 struct LoadedModel {
-  std::unique_ptr<kernels::Backend> backend;
-  std::unique_ptr<kernels::Stream> stream;
-  std::shared_ptr<runtime::Arena> arena;
+  app::ChosenDevice chosen;
   model::Configuration configuration;
   std::string tokenizer;  // tokenizer.json text
   std::int64_t step = 0;
@@ -31,7 +30,7 @@ struct LoadedModel {
   std::int64_t sequenceLength = 0;  // of the rows that it was trained on
   std::unique_ptr<runtime::ParameterStore> parameters;
 
-  train::Device device() const { return {*backend, *stream, arena}; }
+  train::Device device() const { return chosen.device(); }
 };
 
 // Collective. Throws what is wrong with the checkpoint on every rank.

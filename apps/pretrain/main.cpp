@@ -4,6 +4,7 @@
 #include <iostream>
 #include <nlohmann/json.hpp>
 
+#include "apps/shared/device.h"
 #include "apps/shared/program.h"
 #include "apps/shared/version.h"
 #include "common/base/signals.h"
@@ -21,7 +22,7 @@ struct Texts {
   std::string schedule = "cosine";
   std::string optimizer = "adamw";
   std::string timeLimit = "0s";
-  std::string matrixLibrary = "auto";
+  app::DeviceOptions device;
   std::int64_t tokens = 0;
   bool dryRun = false;
 };
@@ -73,9 +74,9 @@ void declare(CLI::App& app, train::TrainOptions& options, Texts& texts) {
       ->type_name("TIME");
   app.add_option("--resume", options.resume, "auto, never, or a checkpoint to go on from")
       ->type_name("auto|never|PATH");
-  app.add_option("--matrix-library", texts.matrixLibrary, "auto, onednn or openblas")->type_name("NAME");
   app.add_flag("--profile", options.profile, "Print the seconds of each operator at the end");
   app.add_flag("--dry-run", texts.dryRun, "Print parameters, memory and FLOP of a step, and stop; reads no data");
+  app::declareDeviceOptions(app, texts.device);
 }
 
 [[noreturn]] void refuse(const std::string& message) { throw base::Error(base::ErrorKind::usage, message); }
@@ -148,10 +149,8 @@ int pretrain(comm::Communicator& world, const app::CommonOptions& common, const 
     return 0;
   }
   base::watchStopSignals();
-  const auto backend = kernels::makeCpuBackend({.threads = common.threads, .matrixLibrary = texts.matrixLibrary});
-  const auto stream = backend->makeStream();
-  const train::Device device{*backend, *stream, std::make_shared<runtime::Arena>(*backend)};
-  train::Trainer trainer(world, device, options, describeRun(world, common));
+  const app::ChosenDevice chosen = app::chooseDevice(world, common, texts.device);
+  train::Trainer trainer(world, chosen.device(), options, describeRun(world, common));
   const int code = trainer.run();
   if (common.json) app::printJson(trainer.summary());
   return code;

@@ -1,7 +1,9 @@
 #include "apps/shared/version.h"
 
+#include "common/comm/nccl_group.h"
 #include "common/comm/session.h"
 #include "common/hdf5/hdf5.h"
+#include "kernels/backend.h"
 
 namespace tandem::app {
 namespace {
@@ -21,7 +23,8 @@ std::string versionText(const Program& program) {
   text += line("MPI", comm::libraryVersion());
   text += line("HDF5", hdf5::libraryVersion());
   for (const auto& [name, value] : program.versions) text += line(name, value);
-  text += line("CUDA", "not in this build");
+  text += line("CUDA", kernels::cudaVersion());
+  text += line("NCCL", comm::ncclVersion());
   return text;
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 namespace tandem::optim {
 namespace {
@@ -20,12 +21,13 @@ Method parseMethod(const std::string& text) {
 }
 
 Optimizer::Optimizer(const OptimizerOptions& options, std::vector<ParameterTraits> traits,
-                     runtime::ParameterStore& parameters, comm::Communicator& communicator, kernels::Backend& backend,
-                     kernels::Stream& stream)
+                     runtime::ParameterStore& parameters, comm::Communicator& communicator,
+                     comm::Communicator& exchange, kernels::Backend& backend, kernels::Stream& stream)
     : options_(options),
       traits_(std::move(traits)),
       parameters_(parameters),
       communicator_(communicator),
+      exchange_(exchange),
       backend_(backend),
       stream_(stream),
       runs_(parameters.layout().ownedRuns(communicator.rank())) {
@@ -44,21 +46,21 @@ Optimizer::Optimizer(const OptimizerOptions& options, std::vector<ParameterTrait
     if (traits_[static_cast<std::size_t>(run.parameter)].usesMuon) largest = std::max(largest, run.count);
   }
   if (largest > 0) muonScratch_ = zeros(2 * largest);
-  normResult_ = std::make_unique<runtime::DeviceMemory>(backend, 64);
+  squares_ = std::make_unique<runtime::DeviceMemory>(backend, std::ssize(runs_) * base::byteSize(base::DType::f64));
 }
 
 double Optimizer::gradientNorm() {
-  double sum = 0;
-  for (const sharding::OwnedRun& run : runs_) {
-    const TensorView result(normResult_->data(), base::DType::f64, {1});
-    backend_.run(
-        kernels::SquaredNorm{.input = flat(parameters_.gradients() + run.flatOffset, run.count), .result = result},
-        stream_);
-    double square = 0;
-    backend_.copyToHost(&square, normResult_->data(), sizeof square, stream_);
-    stream_.synchronize();
-    sum += square;
+  std::vector<double> squares(runs_.size());
+  for (std::size_t i = 0; i < runs_.size(); ++i) {
+    const TensorView result(squares_->data() + i * sizeof(double), base::DType::f64, {1});
+    backend_.run(kernels::SquaredNorm{.input = flat(parameters_.gradients() + runs_[i].flatOffset, runs_[i].count),
+                                      .result = result},
+                 stream_);
   }
+  backend_.copyToHost(squares.data(), squares_->data(), std::ssize(squares) * base::byteSize(base::DType::f64),
+                      stream_);
+  stream_.synchronize();
+  const double sum = std::accumulate(squares.begin(), squares.end(), 0.0);
   return std::sqrt(comm::allReduceScalar(communicator_, sum));
 }
 
@@ -150,13 +152,12 @@ void Optimizer::publishMasters() {
 }
 
 void Optimizer::gatherWeights() {
-  stream_.synchronize();
   if (communicator_.size() == 1) return;
   const sharding::FlatLayout& layout = parameters_.layout();
   std::vector<std::unique_ptr<comm::Request>> requests;
   for (int bucket = 0; bucket < layout.buckets(); ++bucket) {
     const std::int64_t own = layout.pieceCounts(bucket)[static_cast<std::size_t>(communicator_.rank())];
-    requests.push_back(communicator_.startAllGather(
+    requests.push_back(exchange_.startAllGather(
         {parameters_.weightAt(layout.pieceBegin(bucket, communicator_.rank())), parameters_.storage(), own},
         {parameters_.weightAt(layout.bucketBegin(bucket)), parameters_.storage(), layout.bucketCount(bucket)},
         layout.pieceCounts(bucket)));

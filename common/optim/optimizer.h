@@ -38,9 +38,11 @@ struct ParameterTraits {
 
 class Optimizer {
  public:
-  // `traits` by parameter of the layout.
+  // `traits` by parameter of the layout; `exchange` is the same group of ranks as `communicator`, for memory of the
+  // device.
   Optimizer(const OptimizerOptions& options, std::vector<ParameterTraits> traits, runtime::ParameterStore& parameters,
-            comm::Communicator& communicator, kernels::Backend& backend, kernels::Stream& stream);
+            comm::Communicator& communicator, comm::Communicator& exchange, kernels::Backend& backend,
+            kernels::Stream& stream);
 
   // Norm of the whole gradient, from the pieces that the ranks own after the exchange. Collective.
   double gradientNorm();
@@ -56,13 +58,14 @@ class Optimizer {
   // weights. Collective.
   void publishMasters();
 
-  // The shards that a checkpoint holds, float32, laid out by FlatLayout::ownedRuns (shardOffset).
+  // The shards that a checkpoint holds, float32 in the device's memory, laid out by FlatLayout::ownedRuns
+  // (shardOffset).
   struct State {
     std::string name;  // "first_moment", "second_moment"
     float* shard = nullptr;
   };
   std::vector<State> states() const;
-  // The float32 master weights of an owned run, contiguous.
+  // The float32 master weights of an owned run, contiguous, in the device's memory.
   float* master(const sharding::OwnedRun& run) const;
   const std::vector<sharding::OwnedRun>& ownedRuns() const { return runs_; }
 
@@ -77,6 +80,7 @@ class Optimizer {
   std::vector<ParameterTraits> traits_;
   runtime::ParameterStore& parameters_;
   comm::Communicator& communicator_;
+  comm::Communicator& exchange_;
   kernels::Backend& backend_;
   kernels::Stream& stream_;
   std::vector<sharding::OwnedRun> runs_;
@@ -84,7 +88,7 @@ class Optimizer {
   std::unique_ptr<runtime::DeviceMemory> secondMoment_;
   std::unique_ptr<runtime::DeviceMemory> master_;       // none when the weights themselves are float32
   std::unique_ptr<runtime::DeviceMemory> muonScratch_;  // two matrices: the direction, and it orthogonalised
-  std::unique_ptr<runtime::DeviceMemory> normResult_;
+  std::unique_ptr<runtime::DeviceMemory> squares_;      // of the gradients of each run, float64
 };
 
 }  // namespace tandem::optim

@@ -134,7 +134,6 @@ void Executable::run(bool firstMicroBatch, Collectives* collectives) {
 void Executable::runOne(const graph::Node& node, bool firstMicroBatch, Collectives* collectives) {
   if (node.op == graph::Operator::reduceScatter) {
     TANDEM_ASSERT(collectives != nullptr, "a program with exchanges was run without collectives");
-    stream_.synchronize();
     collectives->reduceScatter(std::get<graph::CollectiveAttributes>(node.attributes).bucket);
   } else {
     graph::runNode(program_, node, views_, firstMicroBatch, backend_, stream_);

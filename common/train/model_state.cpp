@@ -21,7 +21,30 @@ std::string stateName(const std::string& state, const std::string& parameter) {
   return "optimizer/" + state + "/" + parameter;
 }
 
+// Elements that are handed over at once, which bounds the host's memory beside the device's.
+constexpr std::int64_t blockElements = 1 << 22;
+
+// Gives `count` floats of the device what `fill(begin, values)` writes, block by block.
+template <class Fill>
+void fillFloats(float* target, std::int64_t count, const Device& device, Fill&& fill) {
+  std::vector<float> values(static_cast<std::size_t>(std::min(count, blockElements)));
+  for (std::int64_t begin = 0; begin < count; begin += blockElements) {
+    const std::int64_t length = std::min(blockElements, count - begin);
+    fill(begin, std::span(values.data(), static_cast<std::size_t>(length)));
+    device.backend.copyToDevice(target + begin, values.data(), length * base::byteSize(DType::f32), device.stream);
+    device.stream.synchronize();
+  }
+}
+
 }  // namespace
+
+checkpoint::CopyToHost copyFrom(const Device& device) {
+  if (device.backend.isHostMemory()) return {};
+  return [&device](void* target, const void* source, std::int64_t bytes) {
+    device.backend.copyToHost(target, source, bytes, device.stream);
+    device.stream.synchronize();
+  };
+}
 
 std::vector<checkpoint::LocalTensor> localTensors(const runtime::ParameterStore& parameters,
                                                   const optim::Optimizer& optimizer) {
@@ -53,14 +76,19 @@ std::vector<checkpoint::LocalTensor> localTensors(const runtime::ParameterStore&
 }
 
 void restore(const checkpoint::Reader& reader, const runtime::ParameterStore& parameters, optim::Optimizer& optimizer,
-             comm::Communicator& communicator) {
+             comm::Communicator& communicator, const Device& device) {
+  auto read = [&](const std::string& name, const OwnedRun& run, float* target) {
+    fillFloats(target, run.count, device, [&](std::int64_t begin, std::span<float> values) {
+      reader.read(name, DType::f32, parameterOf(parameters, run).shape, run.begin + begin, std::ssize(values),
+                  values.data());
+    });
+  };
   comm::agreeOn(communicator, [&] {
     for (const OwnedRun& run : optimizer.ownedRuns()) {
-      const FlatParameter& parameter = parameterOf(parameters, run);
-      reader.read(modelName(parameter.name), DType::f32, parameter.shape, run.begin, run.count, optimizer.master(run));
+      const std::string& name = parameterOf(parameters, run).name;
+      read(modelName(name), run, optimizer.master(run));
       for (const optim::Optimizer::State& state : optimizer.states()) {
-        reader.read(stateName(state.name, parameter.name), DType::f32, parameter.shape, run.begin, run.count,
-                    state.shard + run.shardOffset);
+        read(stateName(state.name, name), run, state.shard + run.shardOffset);
       }
     }
   });
@@ -68,10 +96,11 @@ void restore(const checkpoint::Reader& reader, const runtime::ParameterStore& pa
 }
 
 void initialise(const model::Configuration& configuration, std::uint64_t seed,
-                const runtime::ParameterStore& parameters, optim::Optimizer& optimizer) {
+                const runtime::ParameterStore& parameters, optim::Optimizer& optimizer, const Device& device) {
   for (const OwnedRun& run : optimizer.ownedRuns()) {
-    const std::span<float> target(optimizer.master(run), static_cast<std::size_t>(run.count));
-    model::initialise(configuration, parameterOf(parameters, run).name, seed, run.begin, target);
+    fillFloats(optimizer.master(run), run.count, device, [&](std::int64_t begin, std::span<float> values) {
+      model::initialise(configuration, parameterOf(parameters, run).name, seed, run.begin + begin, values);
+    });
   }
   optimizer.publishMasters();
 }
@@ -86,22 +115,22 @@ std::int64_t trainedSequenceLength(const checkpoint::Reader& reader) {
   return progress.at(length).get<std::int64_t>();
 }
 
-void loadWeights(const checkpoint::Reader& reader, const runtime::ParameterStore& parameters, kernels::Backend& backend,
-                 kernels::Stream& stream) {
-  constexpr std::int64_t block = 1 << 22;  // elements: bounds the memory beside the weights themselves
-  std::vector<float> values;
+void loadWeights(const checkpoint::Reader& reader, const runtime::ParameterStore& parameters, const Device& device) {
+  const runtime::DeviceMemory block(device.backend, blockElements * base::byteSize(DType::f32));
+  auto* const floats = reinterpret_cast<float*>(block.data());
   for (const FlatParameter& parameter : parameters.layout().parameters()) {
-    for (std::int64_t begin = 0; begin < parameter.count; begin += block) {
-      const std::int64_t count = std::min(block, parameter.count - begin);
-      values.resize(static_cast<std::size_t>(count));
-      reader.read(modelName(parameter.name), DType::f32, parameter.shape, begin, count, values.data());
-      backend.run(kernels::Cast{.input = kernels::ConstTensorView(values.data(), DType::f32, {count}),
-                                .output = kernels::TensorView(parameters.weightAt(parameter.offset + begin),
-                                                              parameters.storage(), {count})},
-                  stream);
-      stream.synchronize();
+    for (std::int64_t begin = 0; begin < parameter.count; begin += blockElements) {
+      const std::int64_t count = std::min(blockElements, parameter.count - begin);
+      fillFloats(floats, count, device, [&](std::int64_t, std::span<float> values) {
+        reader.read(modelName(parameter.name), DType::f32, parameter.shape, begin, count, values.data());
+      });
+      device.backend.run(kernels::Cast{.input = kernels::ConstTensorView(floats, DType::f32, {count}),
+                                       .output = kernels::TensorView(parameters.weightAt(parameter.offset + begin),
+                                                                     parameters.storage(), {count})},
+                         device.stream);
     }
   }
+  device.stream.synchronize();
 }
 
 }  // namespace tandem::train

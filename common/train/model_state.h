@@ -11,7 +11,7 @@
 #include "common/model/configuration.h"
 #include "common/optim/optimizer.h"
 #include "common/runtime/parameter_store.h"
-#include "kernels/backend.h"
+#include "common/train/device.h"
 
 namespace tandem::train {
 
@@ -19,19 +19,21 @@ namespace tandem::train {
 std::vector<checkpoint::LocalTensor> localTensors(const runtime::ParameterStore& parameters,
                                                   const optim::Optimizer& optimizer);
 
+// How the pieces come to the host.
+checkpoint::CopyToHost copyFrom(const Device& device);
+
 // Fills this rank's shard of masters and moments, then publishes the weights. Collective.
 void restore(const checkpoint::Reader& reader, const runtime::ParameterStore& parameters, optim::Optimizer& optimizer,
-             comm::Communicator& communicator);
+             comm::Communicator& communicator, const Device& device);
 
 // Fills this rank's shard of the masters with initial values, then publishes the weights. Collective.
 void initialise(const model::Configuration& configuration, std::uint64_t seed,
-                const runtime::ParameterStore& parameters, optim::Optimizer& optimizer);
+                const runtime::ParameterStore& parameters, optim::Optimizer& optimizer, const Device& device);
 
 // Tokens of the rows that the checkpoint's model was trained on.
 std::int64_t trainedSequenceLength(const checkpoint::Reader& reader);
 
 // Fills all weights of a store, for evaluation. Not collective: every rank reads the whole model.
-void loadWeights(const checkpoint::Reader& reader, const runtime::ParameterStore& parameters, kernels::Backend& backend,
-                 kernels::Stream& stream);
+void loadWeights(const checkpoint::Reader& reader, const runtime::ParameterStore& parameters, const Device& device);
 
 }  // namespace tandem::train

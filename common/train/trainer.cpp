@@ -75,7 +75,7 @@ Trainer::Trainer(comm::Communicator& communicator, const Device& device, TrainOp
                                                options_.sequenceLength, device_);
   if (options_.profile) step_->profileInto(&profile_);
   resumeOrInitialise();
-  const double ownRate = runtime::measureMatrixRate(device_.backend, device_.stream);
+  const double ownRate = runtime::measureMatrixRate(options_.storage, device_.backend, device_.stream);
   matrixRate_ = comm::allReduceScalar(communicator_, ownRate);
   flopsPerToken_ =
       modelFlopsPerToken(configuration_, step_->executable().program().parameterCount(), options_.sequenceLength);
@@ -144,7 +144,7 @@ void Trainer::resumeOrInitialise() {
     restoreFrom(reader);
     TANDEM_LOG(info) << "resumed from '" << reader.folder().string() << "' at step " << progress_.step;
   } else {
-    initialise(configuration_, options_.seed, step_->parameters(), step_->optimizer());
+    initialise(configuration_, options_.seed, step_->parameters(), step_->optimizer(), device_);
   }
   // Only now is it known that the run goes on: a refused command leaves the folder as it was.
   comm::agreeOn(communicator_, [&] {
@@ -188,7 +188,7 @@ void Trainer::restoreFrom(const checkpoint::Reader& reader) {
     progress_ = {.step = reader.metadata().step, .tokens = saved.at("tokens"), .nextSample = saved.at("next_sample")};
     evaluatedStep_ = saved.at("evaluated_step");
   });
-  restore(reader, step_->parameters(), step_->optimizer(), communicator_);
+  restore(reader, step_->parameters(), step_->optimizer(), communicator_, device_);
   savedStep_ = progress_.step;
 }
 
@@ -352,7 +352,7 @@ void Trainer::save() {
                                                        {"evaluated_step", evaluatedStep_},
                                                        {"identity", json::parse(identity())}}
                                                       .dump()};
-  writer_->save(metadata, localTensors(step_->parameters(), step_->optimizer()));
+  writer_->save(metadata, localTensors(step_->parameters(), step_->optimizer()), copyFrom(device_));
   savedStep_ = progress_.step;
   checkpointSeconds_ += secondsSince(start);
 }

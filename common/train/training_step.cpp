@@ -68,10 +68,10 @@ TrainingStep::TrainingStep(const model::Configuration& configuration, const Trai
   const sharding::FlatLayout layout = runtime::layoutOf(program, communicator.size(), ownership);
   parameters_ = std::make_unique<runtime::ParameterStore>(layout, device.backend, device.stream, options.storage,
                                                           runtime::ParameterStore::Gradients::held);
-  optimizer_ = std::make_unique<optim::Optimizer>(options.optimizer,
-                                                  parameterTraits(configuration, layout, options.optimizer.method),
-                                                  *parameters_, communicator, device.backend, device.stream);
-  exchange_ = std::make_unique<optim::GradientExchange>(*parameters_, communicator);
+  optimizer_ = std::make_unique<optim::Optimizer>(
+      options.optimizer, parameterTraits(configuration, layout, options.optimizer.method), *parameters_, communicator,
+      device.exchangeOr(communicator), device.backend, device.stream);
+  exchange_ = std::make_unique<optim::GradientExchange>(*parameters_, device.exchangeOr(communicator));
   if (shape.microBatches > 1) {
     microBatch_ = std::make_unique<runtime::Executable>(program, device.backend, device.stream, device.arena);
     parameters_->bindTo(*microBatch_);

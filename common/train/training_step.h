@@ -11,16 +11,10 @@
 #include "common/optim/optimizer.h"
 #include "common/runtime/executable.h"
 #include "common/runtime/parameter_store.h"
+#include "common/train/device.h"
 #include "common/train/options.h"
 
 namespace tandem::train {
-
-// Where a model computes.
-struct Device {
-  kernels::Backend& backend;
-  kernels::Stream& stream;
-  std::shared_ptr<runtime::Arena> arena;
-};
 
 // What a rank has to tell the others at the end of a step; all act on it in the same step.
 constexpr std::int64_t stopRequested = 1;  // a signal came, or the time is up

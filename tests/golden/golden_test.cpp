@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "common/model/transformer.h"
+#include "common/runtime/device_communicator.h"
 #include "common/runtime/generator.h"
 #include "common/train/model_state.h"
 #include "common/train/training_step.h"
@@ -58,19 +59,34 @@ class GoldenModel : public testing::TestWithParam<Case> {
     shape_.rows = shape_.rowsPerRank * world().size();
     shape_.microBatch = 1;
     shape_.microBatches = shape_.rowsPerRank;
-    backend_ = kernels::makeCpuBackend({.threads = 1});
+    backend_ = makeBackend();
     stream_ = backend_->makeStream();
     arena_ = std::make_shared<runtime::Arena>(*backend_);
+    if (!backend_->isHostMemory()) exchange_ = makeExchange();
   }
 
-  train::Device device() { return {*backend_, *stream_, arena_}; }
+#ifdef TANDEM_TEST_CUDA
+  static std::unique_ptr<kernels::Backend> makeBackend() { return kernels::makeCudaBackend({}); }
+#else
+  static std::unique_ptr<kernels::Backend> makeBackend() { return kernels::makeCpuBackend({.threads = 1}); }
+#endif
+
+  // Both ways between devices: NCCL for two ranks, the host's memory for three.
+  std::unique_ptr<comm::Communicator> makeExchange() {
+    if (world().size() == 2) return runtime::makeNcclCommunicator(world(), *backend_, *stream_, false);
+    return runtime::makeStagedCommunicator(world(), *backend_, *stream_);
+  }
+
+  train::Device device() { return {*backend_, *stream_, arena_, exchange_.get()}; }
 
   std::unique_ptr<train::TrainingStep> makeStep() {
     auto step = std::make_unique<train::TrainingStep>(golden_.configuration(), options_, shape_, world(), device());
     for (const sharding::OwnedRun& run : step->optimizer().ownedRuns()) {
       const std::vector<float> values = golden_.parameter(name(*step, run));
-      std::copy_n(values.begin() + run.begin, run.count, step->optimizer().master(run));
+      backend_->copyToDevice(step->optimizer().master(run), values.data() + run.begin,
+                             run.count * base::byteSize(base::DType::f32), *stream_);
     }
+    stream_->synchronize();
     step->optimizer().publishMasters();
     return step;
   }
@@ -89,6 +105,7 @@ class GoldenModel : public testing::TestWithParam<Case> {
   std::unique_ptr<kernels::Backend> backend_;
   std::unique_ptr<kernels::Stream> stream_;
   std::shared_ptr<runtime::Arena> arena_;
+  std::unique_ptr<comm::Communicator> exchange_;  // of a device's memory
 };
 
 TEST_P(GoldenModel, everyGradientEqualsPyTorchs) {
@@ -96,10 +113,14 @@ TEST_P(GoldenModel, everyGradientEqualsPyTorchs) {
   step->run(batch(0), 1, 0.0, 0);
   for (const sharding::OwnedRun& run : step->optimizer().ownedRuns()) {
     const std::vector<double> expected = golden_.values("gradients/" + name(*step, run));
-    const float* const gradient = step->parameters().gradients() + run.flatOffset;
+    std::vector<float> gradient(static_cast<std::size_t>(run.count));
+    backend_->copyToHost(gradient.data(), step->parameters().gradients() + run.flatOffset,
+                         run.count * base::byteSize(base::DType::f32), *stream_);
+    stream_->synchronize();
     RelativeError error(expected, GetParam().storage);
     for (std::int64_t i = 0; i < run.count; ++i) {
-      error.add(static_cast<double>(gradient[i]), expected[static_cast<std::size_t>(run.begin + i)]);
+      error.add(static_cast<double>(gradient[static_cast<std::size_t>(i)]),
+                expected[static_cast<std::size_t>(run.begin + i)]);
     }
     // With activations of eight bits a gradient's error grows on its way back through the layers.
     const double tolerance = GetParam().storage == base::DType::f32 ? 1e-5 : 5e-2;

@@ -22,6 +22,7 @@ FIRST_ROOM_WITH_KERNELS = "graph"
 HOMES = [
     (r"mpi\.h|mpi-ext\.h", ["common/comm"]),
     (r"nccl\.h", ["common/comm"]),
+    (r"cuda_\w+\.h|cuda\.h|nvml\.h|simt/.*", ["kernels/cuda"]),
     (r"hdf5(_hl)?\.h|H5\w*\.h", ["common/hdf5"]),
     (r"cblas\.h|lapacke\.h|dnnl.*|oneapi/.*|mkl.*|hwy/.*|cublas.*|cudnn.*", ["kernels"]),
     (r"omp\.h", ["kernels", "apps/shared"]),  # the programs hand --threads to OpenMP

@@ -36,7 +36,7 @@ class Parameters {
         stream_(backend_->makeStream()),
         store_(sharding::FlatLayout(setting.shapes, communicator.size(), setting.ownership, setting.bucketElements),
                *backend_, *stream_, setting.storage, runtime::ParameterStore::Gradients::held),
-        optimizer_(setting.options, setting.traits, store_, communicator, *backend_, *stream_),
+        optimizer_(setting.options, setting.traits, store_, communicator, communicator, *backend_, *stream_),
         exchange_(store_, communicator) {
     for (const sharding::OwnedRun& run : optimizer_.ownedRuns()) {
       for (std::int64_t i = 0; i < run.count; ++i) optimizer_.master(run)[i] = madeUp(run.parameter, run.begin + i, 0);

@@ -22,7 +22,7 @@ class Step : public testing::Test {
     options_.microBatch = 1;
     shape_ = shareOut(options_, test::world().size());
     step_ = std::make_unique<TrainingStep>(model_, options_, shape_, test::world(), cpu_.device());
-    initialise(model_, 1, step_->parameters(), step_->optimizer());
+    initialise(model_, 1, step_->parameters(), step_->optimizer(), cpu_.device());
   }
 
   // This rank's rows; row r of the step has r + 1 targets, or none.

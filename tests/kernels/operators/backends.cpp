@@ -8,7 +8,11 @@ namespace tandem::kernels::test {
 const std::vector<BackendChoice>& backendChoices() {
   static const std::vector<BackendChoice> choices = {
       {"reference", true, false, {}},
+#ifdef TANDEM_TEST_CUDA
+      {"cuda", false, false, {}},
+#else
       {"cpu", false, true, {"onednn", "openblas"}},
+#endif
   };
   return choices;
 }
@@ -18,6 +22,9 @@ Backend& backendFor(const BackendChoice& choice, int threads, const std::string&
   auto& backend = made[{choice.name, threads, matrixLibrary}];
   if (backend) return *backend;
   if (choice.name == "cpu") backend = makeCpuBackend({.threads = threads, .matrixLibrary = matrixLibrary});
+#ifdef TANDEM_TEST_CUDA
+  if (choice.name == "cuda") backend = makeCudaBackend({});
+#endif
   if (choice.name == "reference") backend = makeReferenceBackend();
   return *backend;
 }

@@ -1,0 +1,102 @@
+#include "apps/shared/device.h"
+
+#include <algorithm>
+
+#include "common/base/error.h"
+#include "common/base/log.h"
+#include "common/comm/nccl_group.h"
+#include "common/runtime/device_communicator.h"
+
+namespace tandem::app {
+namespace {
+
+using base::Error;
+using base::ErrorKind;
+
+// "rank 2 (host b): no NVIDIA driver is loaded", of the first rank that cannot use CUDA; empty when all can.
+std::string whyNotOnAllRanks(comm::Communicator& world) {
+  const std::vector<std::string> hosts = comm::allGatherTexts(world, base::identity().host);
+  const std::vector<std::string> reasons = comm::allGatherTexts(world, kernels::whyNoCuda());
+  for (std::size_t rank = 0; rank < reasons.size(); ++rank) {
+    if (reasons[rank].empty()) continue;
+    return world.size() == 1 ? reasons[rank]
+                             : "rank " + std::to_string(rank) + " (host " + hosts[rank] + "): " + reasons[rank];
+  }
+  return "";
+}
+
+// Number of this rank among those of its host.
+int rankOnHost(comm::Communicator& world) {
+  const std::vector<std::string> hosts = comm::allGatherTexts(world, base::identity().host);
+  return static_cast<int>(std::count(hosts.begin(), hosts.begin() + world.rank(), base::identity().host));
+}
+
+bool isDeviceShared(comm::Communicator& world, const kernels::Backend& backend) {
+  std::vector<std::string> devices =
+      comm::allGatherTexts(world, base::identity().host + " " + backend.deviceIdentifier());
+  std::sort(devices.begin(), devices.end());
+  return std::adjacent_find(devices.begin(), devices.end()) != devices.end();
+}
+
+std::string whyNotNccl(comm::Communicator& world, const kernels::Backend& backend) {
+  const bool shared = isDeviceShared(world, backend);
+  if (!comm::whyNoNccl().empty()) return comm::whyNoNccl();
+  return shared ? "ranks share a GPU, which NCCL does not serve" : "";
+}
+
+std::unique_ptr<comm::Communicator> chooseExchange(comm::Communicator& world, const ChosenDevice& chosen,
+                                                   const DeviceOptions& options) {
+  const std::string reason = whyNotNccl(world, *chosen.backend);
+  if (options.exchange == "nccl" || (options.exchange == "auto" && reason.empty())) {
+    return runtime::makeNcclCommunicator(world, *chosen.backend, *chosen.stream, options.allowKnownBadNccl);
+  }
+  if (options.exchange == "auto") {
+    TANDEM_LOG(warning) << "the ranks exchange through the host's memory, not by NCCL: " << reason;
+  }
+  return runtime::makeStagedCommunicator(world, *chosen.backend, *chosen.stream);
+}
+
+std::unique_ptr<kernels::Backend> makeBackend(comm::Communicator& world, const CommonOptions& common,
+                                              const DeviceOptions& options) {
+  if (common.device != Device::cpu) {
+    const std::string reason = whyNotOnAllRanks(world);
+    if (reason.empty()) {
+      const int ordinal = rankOnHost(world) % kernels::cudaDeviceCount();
+      return kernels::makeCudaBackend({.device = ordinal, .attention = options.attention, .tf32 = options.tf32});
+    }
+    if (common.device == Device::cuda) throw Error(ErrorKind::usage, "--device cuda: " + reason);
+    TANDEM_LOG(info) << "--device auto takes the CPU: " << reason;
+  }
+  return kernels::makeCpuBackend({.threads = common.threads, .matrixLibrary = options.matrixLibrary});
+}
+
+}  // namespace
+
+void declareDeviceOptions(CLI::App& app, DeviceOptions& options) {
+  const std::string group = "Device options";
+  app.add_option("--matrix-library", options.matrixLibrary, "Of the CPU: auto, onednn or openblas")
+      ->type_name("NAME")
+      ->group(group);
+  app.add_option("--attention", options.attention, "Kernels of a GPU's attention: auto, mma or reference")
+      ->type_name("NAME")
+      ->group(group);
+  app.add_option("--exchange", options.exchange, "Between ranks' GPUs: by NCCL, or by MPI through the host")
+      ->check(CLI::IsMember({"auto", "nccl", "mpi"}))
+      ->group(group);
+  app.add_flag("--tf32", options.tf32, "Let a GPU multiply float32 with 10 bits of mantissa")->group(group);
+  app.add_flag("--allow-known-bad-nccl", options.allowKnownBadNccl, "Use a version of NCCL that is known to deadlock")
+      ->group(group);
+}
+
+ChosenDevice chooseDevice(comm::Communicator& world, const CommonOptions& common, const DeviceOptions& options) {
+  ChosenDevice chosen;
+  comm::agreeOn(world, [&] { chosen.backend = makeBackend(world, common, options); });
+  chosen.stream = chosen.backend->makeStream();
+  chosen.arena = std::make_shared<runtime::Arena>(*chosen.backend);
+  if (chosen.backend->isHostMemory() || world.size() == 1) return chosen;
+  chosen.exchange = chooseExchange(world, chosen, options);
+  TANDEM_LOG(info) << "exchanges between the ranks' GPUs: " << chosen.exchange->description();
+  return chosen;
+}
+
+}  // namespace tandem::app

@@ -1,0 +1,136 @@
+"""pretrain and evaluate on an emulated GPU: the same losses and text as on the CPU, at any rank count, resumed exactly.
+
+The programs are those of apps/ with the CUDA kernels compiled for the CPU (tests/simt/CMakeLists.txt).
+"""
+
+import json
+import pathlib
+import shutil
+import sys
+import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "integration"))
+from tandem_runs import BUILD, SEQUENCE, World, run, succeed  # noqa: E402
+
+PRETRAIN, EVALUATE = BUILD / "tests" / "pretrain-simt", BUILD / "tests" / "evaluate-simt"
+# Streams are lazy (work runs only when it is waited for), and the host may not touch memory of the device.
+EMULATED = {"SIMT_STREAMS": "lazy", "SIMT_HOST_GUARD": "1", "SIMT_THREADS": "1"}
+STEPS = 20
+SMALL = {"batch_tokens": 6 * SEQUENCE}
+
+world = World()
+# Heads of 64: those that the tensor cores' kernels take.
+WIDE = world.write_model("wide.json", hidden_size=64, head_dim=64, num_attention_heads=2, num_key_value_heads=1,
+                         num_hidden_layers=1, intermediate_size=96)
+
+
+def train(output, steps=STEPS, ranks=1, **options):
+    """The losses of a run on the emulated GPU."""
+    arguments = world.arguments(world.path(output), steps, device="cuda", **{**SMALL, **options})
+    ended = succeed(ranks, PRETRAIN, *arguments, environment=EMULATED, seconds=400)
+    return world.losses(output), ended.err
+
+
+def train_on_cpu(output, steps=STEPS, **options):
+    world.pretrain(output, steps, **{**SMALL, **options})
+    return world.losses(output)
+
+
+class Training(unittest.TestCase):
+    def assert_follows(self, losses, expected, tolerance):
+        self.assertEqual(len(losses), len(expected))
+        for step, (loss, reference) in enumerate(zip(losses, expected), start=1):
+            self.assertAlmostEqual(loss / reference, 1, delta=tolerance, msg=f"step {step}")
+
+    def test_follows_the_cpu_on_one_two_and_three_ranks(self):
+        expected = train_on_cpu("cpu")
+        for ranks, exchange in ((1, "auto"), (2, "nccl"), (3, "mpi")):
+            with self.subTest(ranks=ranks, exchange=exchange):
+                losses, log = train(f"gpu{ranks}", ranks=ranks, exchange=exchange)
+                self.assert_follows(losses, expected, 1e-4)
+                if ranks > 1:
+                    self.assertIn("NCCL" if exchange == "nccl" else "through the host's memory", log)
+
+    def test_follows_the_cpu_in_bfloat16_through_the_tensor_cores(self):
+        expected = train_on_cpu("cpu16", model=WIDE)
+        losses, log = train("gpu16", model=WIDE, precision="bf16", attention="mma")
+        self.assert_follows(losses, expected, 2e-2)
+        self.assertIn("attention by", log)
+
+    def test_resumes_bit_for_bit(self):
+        whole, _ = train("whole", 8)
+        train("halves", 8, checkpoint_every=3)
+        first = world.losses("halves")
+        self.assertEqual(first, whole)
+        for name in ("step-00000006", "step-00000008"):
+            self.assertIn(name, world.checkpoints("halves"))
+        # Goes back to step 6 and on from there.
+        shutil.rmtree(world.path("halves") / "checkpoints" / "step-00000008")
+        again, _ = train("halves", 8, checkpoint_every=3)
+        self.assertEqual(again, whole)
+        self.assertEqual(world.tensors("halves"), world.tensors("whole"))
+
+    def test_muon_and_accumulation_follow_the_cpu(self):
+        options = {"optimizer": "muon", "micro_batch": 1}
+        self.assert_follows(train("muon-gpu", 6, ranks=2, **options)[0], train_on_cpu("muon-cpu", 6, **options), 1e-3)
+
+
+class Writing(unittest.TestCase):
+    def test_greedy_text_is_the_cpus(self):
+        train_on_cpu("model", 60)
+        arguments = ["generate", "--json", "--checkpoint", world.path("model"), "--temperature", 0, "--max-tokens", 24,
+                     "--prompt", "Ada sees"]
+        expected = succeed(1, "evaluate", *arguments).out
+        written = succeed(1, EVALUATE, *arguments, "--device", "cuda", environment=EMULATED, seconds=300).out
+        texts = [json.loads(text)[0]["token_ids"] for text in (expected, written)]
+        self.assertEqual(*texts)
+        self.assertGreater(len(texts[0]), 4)
+
+    def test_loss_is_the_cpus(self):
+        train_on_cpu("measured", 20)
+        arguments = ["loss", "--json", "--checkpoint", world.path("measured"), "--data", world.val, "--max-tokens", 256]
+        losses = [json.loads(succeed(1, program, *arguments, *device, environment=EMULATED).out)[0]["loss"]
+                  for program, device in (("evaluate", []), (EVALUATE, ["--device", "cuda"]))]
+        self.assertAlmostEqual(losses[1] / losses[0], 1, delta=1e-5)
+
+
+class ChoiceOfDevice(unittest.TestCase):
+    def test_auto_takes_the_gpu_and_says_so(self):
+        arguments = world.arguments(world.path("auto"), 1, device="auto", **SMALL)
+        self.assertIn("on emulated sm_121", succeed(1, PRETRAIN, *arguments, environment=EMULATED).err)
+
+    def test_a_demanded_gpu_that_is_not_there_is_a_usage_error_with_the_reason(self):
+        for ranks in (1, 2):
+            ended = run(ranks, "pretrain", *world.arguments(world.path("none"), 1, device="cuda", **SMALL))
+            self.assertEqual(ended.code, 2, ended)
+            self.assertIn("--device cuda: this build has no CUDA", ended.err)
+        for driver, reason in (("none", "no NVIDIA driver"), ("old", "the NVIDIA driver serves CUDA 12.4"),
+                               ("no-device", "no CUDA-capable device")):
+            ended = run(2, PRETRAIN, *world.arguments(world.path("none"), 1, device="cuda", **SMALL),
+                        environment={**EMULATED, "SIMT_DRIVER": driver})
+            self.assertEqual(ended.code, 2, ended)
+            self.assertIn(reason, ended.err)
+        self.assertFalse(world.path("none").exists())
+
+    def test_without_a_driver_auto_takes_the_cpu_and_says_why(self):
+        arguments = world.arguments(world.path("fallback"), 2, device="auto", **SMALL)
+        ended = succeed(1, PRETRAIN, *arguments, environment={**EMULATED, "SIMT_DRIVER": "none"})
+        self.assertIn("--device auto takes the CPU: no NVIDIA driver", ended.err)
+        self.assertIn("CPU, kernels for", ended.err)
+
+    def test_an_attention_path_that_cannot_serve_the_model_is_a_usage_error(self):
+        ended = run(1, PRETRAIN, *world.arguments(world.path("heads"), 1, device="cuda", attention="mma", **SMALL),
+                    environment=EMULATED)
+        self.assertEqual(ended.code, 2, ended)
+        self.assertIn("mma", ended.err)
+
+    def test_too_little_memory_says_what_was_asked_and_what_lowers_it(self):
+        ended = run(2, PRETRAIN, *world.arguments(world.path("full"), 1, device="cuda", **SMALL),
+                    environment={**EMULATED, "SIMT_MEMORY": "2000000"})
+        self.assertEqual(ended.code, 1, ended)
+        self.assertIn("no memory for", ended.err)
+        self.assertIn("--micro-batch", ended.err)
+
+
+if __name__ == "__main__":
+    unittest.main()

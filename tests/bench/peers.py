@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """Speed and memory beside the peers, measured in turns (ours, theirs, ours, theirs...) in one run; prints a table.
 
-  peers.py --bin FOLDER --python PYTHON --text FILE [--rows NAME...] [--turns N]
+  peers.py --bin FOLDER --python PYTHON --text FILE [--llm-c FOLDER] [--rows NAME...] [--turns N]
 
-FOLDER holds our executables; PYTHON has torch, transformers, tiktoken and rustbpe; FILE is 50 MB or more of mixed text.
+FOLDER holds our executables; PYTHON has torch, transformers, tiktoken and rustbpe; FILE is 50 MB or more of mixed text;
+a checkout of llm.c adds its row, which takes two to three minutes a turn.
 Speeds of shared machines drift: only the ratios mean something. See tests/bench/peers.sh, which sets all this up.
 """
 import argparse
@@ -101,6 +102,19 @@ class Bench:
             row("its peak memory", "PyTorch eager", f"{ours / 2**30:.2f} GiB", f"{theirs / 2**30:.2f}", ours / theirs,
                 memory_goal, smaller_is_better=True)
 
+    def llm_c(self):
+        if not self.options.llm_c:
+            return
+
+        def theirs():
+            output, _ = run([self.options.python, HERE / "peers/llm_c.py", "--source", self.options.llm_c, "--batch", 4,
+                             "--sequence-length", 256])
+            return statistics.median(json.loads(output.strip().splitlines()[-1])["tokens_per_second"][1:])
+
+        a, b = self.in_turns(lambda: self.our_training("gpt2-124m", 4, 256)[0], theirs)
+        ours, theirs = statistics.median(a), statistics.median(b)
+        row("train gpt2-124m, 4 x 256", "llm.c", f"{ours:.0f} tokens/s", f"{theirs:.0f}", ours / theirs, 3)
+
     def ranks(self):
         shape = ("llama-39m", 4, 256)
         a, b = self.in_turns(lambda: self.our_training(*shape, ranks=2, threads=1),
@@ -172,6 +186,7 @@ def row(what, peer, ours, theirs, ratio, goal, smaller_is_better=False):
 
 ROWS = {
     "gpt2-124m": lambda b: b.training("gpt2-124m", 4, 256, 1.3, memory_goal=0.6),
+    "llm-c": Bench.llm_c,
     "gpt2-5.9m": lambda b: b.training("gpt2-5.9m", 8, 256, 1.2),
     "llama-39m": lambda b: b.training("llama-39m", 2, 512, 1.2),
     "ranks": Bench.ranks,
@@ -186,6 +201,7 @@ def main():
     parser.add_argument("--bin", required=True)
     parser.add_argument("--python", required=True)
     parser.add_argument("--text", required=True)
+    parser.add_argument("--llm-c", help="a checkout of llm.c")
     parser.add_argument("--rows", nargs="*", choices=ROWS, default=list(ROWS))
     parser.add_argument("--turns", type=int, default=3)
     options = parser.parse_args()

@@ -44,7 +44,7 @@ struct Product {
   float addendFactor = 0;
   Epilogue epilogue = Epilogue::none;
   const void* vector = nullptr;  // of the target's type; written by leftSums
-  Matrix auxiliary = {};              // as the target; optional except for geluBackward
+  Matrix auxiliary = {};         // as the target; optional except for geluBackward
 };
 // target += instead of target =.
 inline void accumulate(Product& product) {

@@ -203,7 +203,7 @@ void run(const Fill& call, Context& context) {
 
 void run(const SquaredNorm& call, Context& context) {
   const std::int64_t count = call.input.shape.count();
-  const std::int64_t blocks = std::min(ceilDivide(count, normTile), maximalNormBlocks);
+  const std::int64_t blocks = std::min(ceilDivide(count, 4 * normTile), maximalNormBlocks);
   auto* sums = context.scratch.get<double>(0, blocks);
   if (blocks > 0) {
     const Grid grid(dim3(static_cast<unsigned>(blocks)), dim3(normThreads), 0, context.stream);

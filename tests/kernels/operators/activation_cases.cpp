@@ -60,7 +60,7 @@ void addActivationCases(Registry& registry) {
   using enum ActivationKind;
   for (const ActivationKind kind : {geluTanh, geluErf, relu2, swiglu}) {
     for (const auto& [rows, width] : std::vector<std::pair<std::int64_t, std::int64_t>>{
-             {1, 1}, {1, 3}, {3, 17}, {17, 65}, {2, 96}, {5, 1000}, {0, 8}}) {
+             {1, 1}, {1, 3}, {3, 17}, {17, 65}, {2, 96}, {5, 1000}, {2, 2056}, {0, 8}}) {
       registry.cases.push_back(makeCase({kind, rows, width}));
     }
     if (kind != swiglu) registry.cases.push_back(makeCase({kind, 3, 33, true}));

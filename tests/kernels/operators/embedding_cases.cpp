@@ -8,13 +8,16 @@ namespace {
 struct Options {
   std::int64_t batch, time, vocabulary, width;
   bool positions = false, accumulate = false;
+  // Tokens come from the first of the vocabulary alone; 0: from all of it.
+  std::int64_t used = 0;
 };
 
 Case makeCase(const Options& o) {
   const double elements = static_cast<double>(o.batch * o.time * o.width);
   Case c("embedding", label({{"batch", o.batch}, {"time", o.time}, {"vocabulary", o.vocabulary}, {"width", o.width}}) +
-                          (o.positions ? "_positions" : "") + (o.accumulate ? "_accumulate" : ""));
-  c.index("tokens", {o.batch, o.time}, uniformIndex(o.vocabulary));
+                          (o.positions ? "_positions" : "") + (o.accumulate ? "_accumulate" : "") +
+                          (o.used > 0 ? "_used" + std::to_string(o.used) : ""));
+  c.index("tokens", {o.batch, o.time}, uniformIndex(o.used > 0 ? o.used : o.vocabulary));
   c.table("weight", {o.vocabulary, o.width}, normal());
   c.result("output", {o.batch, o.time, o.width});
   c.tensor("gradOutput", {o.batch, o.time, o.width}, normal());
@@ -67,6 +70,13 @@ void addEmbeddingCases(Registry& registry) {
            Options{3, 5, 1001, 96, true, true},
            Options{1, 65, 97, 128, false, true},
            Options{0, 4, 7, 16, true},
+           // Runs of one token as long as everything, longer and shorter than what a block adds up; a sum in several
+           // parts, tokens of 18 bits, and more rows than are sorted at once.
+           Options{1, 97, 1, 8, false, true},
+           Options{2, 70, 300, 24, false, true, 2},
+           Options{1, 24, 150000, 1, false, true},
+           Options{1, 4200, 300, 4, false, true},
+           Options{1, 40, 9, 2056, false, true},
        }) {
     registry.cases.push_back(makeCase(options));
   }

@@ -70,9 +70,7 @@ Trainer::Trainer(comm::Communicator& communicator, const Device& device, TrainOp
     checkFit();
   });
   openRunFolder();
-  step_ = std::make_unique<TrainingStep>(configuration_, options_, shape_, communicator_, device_);
-  evaluator_ = std::make_unique<LossEvaluator>(configuration_, step_->parameters(), shape_.microBatch,
-                                               options_.sequenceLength, device_);
+  takeMemory();
   if (options_.profile) step_->profileInto(&profile_);
   resumeOrInitialise();
   const double ownRate = runtime::measureMatrixRate(options_.storage, device_.backend, device_.stream);
@@ -83,6 +81,18 @@ Trainer::Trainer(comm::Communicator& communicator, const Device& device, TrainOp
 }
 
 Trainer::~Trainer() = default;
+
+void Trainer::takeMemory() {
+  try {
+    step_ = std::make_unique<TrainingStep>(configuration_, options_, shape_, communicator_, device_);
+    evaluator_ = std::make_unique<LossEvaluator>(configuration_, step_->parameters(), shape_.microBatch,
+                                                 options_.sequenceLength, device_);
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::device) throw;
+    throw Error(ErrorKind::device, error.message() + "\nThe memory was for this plan:\n" +
+                                       describePlan(options_, communicator_.size()));
+  }
+}
 
 void Trainer::openData() {
   std::vector<data::WeightedPath> paths;

@@ -39,6 +39,7 @@ class Trainer {
     std::int64_t nextSample = 0;
   };
 
+  void takeMemory();
   void openData();
   void checkFit() const;
   void openRunFolder();

@@ -126,10 +126,11 @@ class ChoiceOfDevice(unittest.TestCase):
 
     def test_too_little_memory_says_what_was_asked_and_what_lowers_it(self):
         ended = run(2, PRETRAIN, *world.arguments(world.path("full"), 1, device="cuda", **SMALL),
-                    environment={**EMULATED, "SIMT_MEMORY": "2000000"})
+                    environment={**EMULATED, "SIMT_MEMORY": "300000"})
         self.assertEqual(ended.code, 1, ended)
         self.assertIn("no memory for", ended.err)
         self.assertIn("--micro-batch", ended.err)
+        self.assertIn("activations at the peak", ended.err)
 
 
 if __name__ == "__main__":

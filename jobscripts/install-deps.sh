@@ -9,7 +9,8 @@ set -euo pipefail
 packages=(
     g++ cmake ninja-build pkg-config python3 git
     openmpi-bin libopenmpi-dev libhdf5-openmpi-dev hdf5-tools
-    libboost-log-dev libboost-thread-dev
+    openssh-client # with which mpirun reaches the other hosts
+    libboost-log-dev libboost-thread-dev libboost-context-dev
     libcli11-dev nlohmann-json3-dev
     libhwy-dev libopenblas-openmp-dev
     libxxhash-dev libzstd-dev zlib1g-dev libutf8proc-dev

@@ -66,6 +66,7 @@ void addCrossEntropyCases(Registry& registry) {
            Options{17, 64, 97, 0.3},
            Options{33, 65, 257, 0, Gradients::both, true},
            Options{70, 32, 1001, 0.1},
+           Options{3, 8, 4099, 0.3},
            Options{17, 33, 65, 1, Gradients::both, true},
            Options{17, 33, 65, 1},
            Options{9, 96, 131, 0.3, Gradients::input},

@@ -137,6 +137,8 @@ Case makeForwardCase(const Options& o) {
 
 void addLinearCases(Registry& registry) {
   using enum ActivationKind;
+  // Some have rows of whole groups of eight elements in all operands, which fused kernels of matrix libraries want, or
+  // in some of them.
   for (const Options& options : {
            Options{1, 1, 1, true},
            Options{1, 3, 17},
@@ -151,6 +153,9 @@ void addLinearCases(Registry& registry) {
            Options{17, 64, 65, true, false, geluTanh},
            Options{17, 33, 80, false, false, geluErf},
            Options{3, 17, 129, true, false, relu2},
+           Options{33, 40, 24, true, true},
+           Options{20, 48, 32, true, false, geluTanh},
+           Options{130, 33, 72, true},
        }) {
     registry.cases.push_back(makeCase(options));
   }
@@ -159,6 +164,7 @@ void addLinearCases(Registry& registry) {
     registry.cases.push_back(makeActivatedInputCase({5, 96, 3, false, true, kind}));
     registry.cases.push_back(makeForwardCase({9, 65, 35, true, false, kind}));
   }
+  registry.cases.push_back(makeActivatedInputCase({17, 64, 24, true, false, geluTanh}));
   registry.cases.push_back(makeForwardCase({1, 257, 513}));
   registry.timed.push_back(makeCase({1024, 768, 2304, true}));
   registry.timed.push_back(makeCase({1024, 768, 3072, true, false, geluTanh}));

@@ -76,6 +76,7 @@ void addOptimizerCases(Registry& registry) {
     registry.cases.push_back(makeNewtonSchulzCase(rows, columns, 5, normal()));
   }
   registry.cases.push_back(makeNewtonSchulzCase(17, 9, 1, normal(1e-4)));
+  registry.cases.push_back(makeNewtonSchulzCase(9, 14, 2, normal()));
   registry.cases.push_back(makeNewtonSchulzCase(8, 5, 5, constant(0), "_zeros"));
   registry.timed.push_back(makeAdamWCase({std::int64_t{8} << 20, 20, 0.1f, 0.5f}));
   registry.timed.push_back(makeNewtonSchulzCase(768, 768, 5, normal()));

@@ -39,7 +39,7 @@ struct FlashBackward {
 
 template <int size>
 struct QueryShape {
-  static constexpr int keys = size == 128 ? 32 : 64;                   // of a tile; registers are short for large heads
+  static constexpr int keys = size > 80 ? 32 : 64;                     // of a tile; registers are short for large heads
   static constexpr std::size_t sharedBytes = 2 * 2 * keys * size * 2;  // keys and values, two stages, two bytes
 };
 

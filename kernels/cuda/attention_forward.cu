@@ -67,7 +67,8 @@ __global__ void __launch_bounds__(ForwardShape<size>::threads) flashForwardKerne
   const int lastFirst = call.sight.firstKey(batch, warpEnd);
   const int firstPosition = call.sight.position(batch, works ? warpQuery : 0);
   const int lastPosition = call.sight.position(batch, warpEnd);
-  int firstKeys[rowTiles][2], positions[rowTiles][2];
+  const int position = call.sight.position(batch, warpQuery + lane.g);  // of the first row; the others follow
+  int firstKeys[rowTiles][2];
   std::uint32_t left[rowTiles][size / 16][4];
 #pragma unroll
   for (int m = 0; m < rowTiles; ++m) {
@@ -75,7 +76,6 @@ __global__ void __launch_bounds__(ForwardShape<size>::threads) flashForwardKerne
     for (int half = 0; half < 2; ++half) {
       const int query = min(warpQuery + 16 * m + lane.g + 8 * half, queries - 1);
       firstKeys[m][half] = call.sight.firstKey(batch, query);
-      positions[m][half] = call.sight.position(batch, query);
     }
     loadLeft<T, size>(left[m], call.query.at(batch, 0, head), call.query.rowStride, warpQuery + 16 * m, queries);
   }
@@ -93,7 +93,28 @@ __global__ void __launch_bounds__(ForwardShape<size>::threads) flashForwardKerne
 
     float scores[rowTiles][tileKeys / 8][4] = {};
     addDots<T, size, rowTiles, tileKeys>(scores, left, keyTile(stage));
-    const bool seesAll = firstKey >= lastFirst && firstKey + tileKeys - 1 <= firstPosition;
+#pragma unroll
+    for (int m = 0; m < rowTiles; ++m) {
+#pragma unroll
+      for (int n = 0; n < tileKeys / 8; ++n) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) scores[m][n][i] *= call.scale;
+      }
+    }
+    if (firstKey < lastFirst || firstKey + tileKeys - 1 > firstPosition) {  // some row does not see all
+#pragma unroll
+      for (int m = 0; m < rowTiles; ++m) {
+#pragma unroll
+        for (int n = 0; n < tileKeys / 8; ++n) {
+#pragma unroll
+          for (int i = 0; i < 4; ++i) {
+            const int key = firstKey + 8 * n + 2 * lane.t + i % 2;
+            const bool sees = key >= firstKeys[m][i / 2] && key <= position + 16 * m + i / 2 * 8;
+            if (!sees) scores[m][n][i] = -INFINITY;
+          }
+        }
+      }
+    }
     std::uint32_t packedWeights[rowTiles][tileKeys / 16][4];
 #pragma unroll
     for (int m = 0; m < rowTiles; ++m) {
@@ -104,11 +125,7 @@ __global__ void __launch_bounds__(ForwardShape<size>::threads) flashForwardKerne
         for (int n = 0; n < tileKeys / 8; ++n) {
 #pragma unroll
           for (int i = 0; i < 2; ++i) {
-            const int key = firstKey + 8 * n + 2 * lane.t + i;
-            const bool sees = seesAll || (key >= firstKeys[m][half] && key <= positions[m][half]);
-            float& score = scores[m][n][2 * half + i];
-            score = sees ? score * call.scale : -INFINITY;
-            grown = fmaxf(grown, score);
+            grown = fmaxf(grown, scores[m][n][2 * half + i]);
           }
         }
         grown = fmaxf(grown, __shfl_xor_sync(allLanes, grown, 1));

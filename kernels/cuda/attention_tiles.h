@@ -48,39 +48,44 @@ struct Tile {
   static constexpr int chunks = size / 8;
   static_assert(size % 16 == 0 && sizeof(T) == 2);
   // Rows that lie in different groups of banks anyway do not need the exclusive or.
-  static constexpr int spread = chunks % 8 == 0 ? 8 : chunks % 4 == 0 ? 4 : 2;
-  static constexpr int apart = 8 / spread;
+  static constexpr unsigned spread = chunks % 8 == 0 ? 8 : chunks % 4 == 0 ? 4 : 2;
+  static constexpr unsigned apart = 8 / spread;
 
   T* data;
 
-  __device__ __forceinline__ T* at(int row, int chunk) const {
-    return data + (row * chunks + (chunk ^ (row / apart & (spread - 1)))) * 8;
+  // Eight rows further on the exclusive or is the same again: `rows`, a multiple of eight, only adds to the address.
+  __device__ __forceinline__ T* at(int rows, unsigned row, unsigned chunk) const {
+    return data + rows * size + (row * chunks + (chunk ^ (row / apart & (spread - 1)))) * 8;
   }
 
   // Begins to copy rows [first, first + rows) of a head by all threads of the block; those from `end` on become zeros.
   template <int rows, int threads>
   __device__ __forceinline__ void copy(const T* head, std::int64_t stride, int first, int end) const {
-    for (int i = threadIdx.x; i < rows * chunks; i += threads) {
-      const int row = i / chunks, chunk = i % chunks;
-      const bool inside = first + row < end;
-      ptx::cp_async_16(at(row, chunk), head + (inside ? first + row : 0) * stride + chunk * 8, inside);
+    constexpr int lanes = chunks <= 8 ? 8 : 16, rowsAtOnce = threads / lanes;
+    static_assert(rowsAtOnce % 8 == 0 && rows % rowsAtOnce == 0 && chunks <= lanes);
+    const unsigned row = threadIdx.x / lanes, chunk = threadIdx.x % lanes;
+    if (chunk >= chunks) return;
+#pragma unroll
+    for (int at0 = 0; at0 < rows; at0 += rowsAtOnce) {
+      const int from = first + at0 + static_cast<int>(row);
+      ptx::cp_async_16(at(at0, row, chunk), head + (from < end ? from : 0) * stride + chunk * 8, from < end);
     }
   }
 
-  // Rows [row, row + 16), columns [16 k, 16 k + 16), as a left operand.
-  __device__ __forceinline__ void left(std::uint32_t (&operand)[4], int row, int k) const {
-    const int lane = FragmentLane().lane;
-    ptx::ldmatrix_x4(operand, at(row + lane % 16, 2 * k + lane / 16));
+  // Rows [row, row + 16), columns [16 k, 16 k + 16), as a left operand. Here and below rows are multiples of eight.
+  __device__ __forceinline__ void left(std::uint32_t (&operand)[4], int row, unsigned k) const {
+    const unsigned lane = threadIdx.x % warpLanes;
+    ptx::ldmatrix_x4(operand, at(row, lane % 16, 2 * k + lane / 16));
   }
   // The transpose of the same as right operands of two products, of the rows [row, row + 8) and the eight after them.
-  __device__ __forceinline__ void rightOfRows(std::uint32_t (&operands)[4], int row, int k) const {
-    const int lane = FragmentLane().lane;
-    ptx::ldmatrix_x4(operands, at(row + lane / 16 * 8 + lane % 8, 2 * k + lane / 8 % 2));
+  __device__ __forceinline__ void rightOfRows(std::uint32_t (&operands)[4], int row, unsigned k) const {
+    const unsigned lane = threadIdx.x % warpLanes;
+    ptx::ldmatrix_x4(operands, at(row, lane / 16 * 8 + lane % 8, 2 * k + lane / 8 % 2));
   }
   // Rows [row, row + 16) as right operands of two products, of the columns of `chunk` and of the chunk after it.
-  __device__ __forceinline__ void rightOfColumns(std::uint32_t (&operands)[4], int row, int chunk) const {
-    const int lane = FragmentLane().lane;
-    ptx::ldmatrix_x4_trans(operands, at(row + lane / 8 % 2 * 8 + lane % 8, chunk + lane / 16));
+  __device__ __forceinline__ void rightOfColumns(std::uint32_t (&operands)[4], int row, unsigned chunk) const {
+    const unsigned lane = threadIdx.x % warpLanes;
+    ptx::ldmatrix_x4_trans(operands, at(row, lane / 8 % 2 * 8 + lane % 8, chunk + lane / 16));
   }
 };
 

@@ -42,8 +42,14 @@ struct MemoryPlan {
 };
 MemoryPlan planMemory(const Program& program);
 
+// What takes memory beside a program: optimizer states, for one.
+struct OtherMemory {
+  std::string kind;
+  std::int64_t bytes = 0;
+};
+
 // A table of what a step needs, by kind (parameters, gradients, activations by operator, ...), for the log.
-std::string memoryTable(const Program& program, const MemoryPlan& plan);
+std::string memoryTable(const Program& program, const MemoryPlan& plan, const std::vector<OtherMemory>& others = {});
 
 // Sum of the costs of all nodes.
 struct ProgramCost {

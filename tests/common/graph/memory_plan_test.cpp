@@ -154,6 +154,14 @@ TEST(MemoryPlan, rotatesAndAddsInPlace) {
   EXPECT_EQ(offset("layers.1.projection"), offset("layers.1.middle"));
 }
 
+TEST(MemoryPlan, tableTakesInWhatElseNeedsMemory) {
+  const Program program = differentiate(gpt2Like({}));
+  const std::string table = memoryTable(program, planMemory(program), {{"optimizer states", std::int64_t{1} << 40}});
+  EXPECT_NE(table.find("\noptimizer states "), std::string::npos) << table;
+  EXPECT_NE(table.find("1.0 TiB  100.0%\n"), std::string::npos) << table;
+  EXPECT_NE(table.rfind("1.0 TiB"), table.find("1.0 TiB")) << table;  // in the total too
+}
+
 TEST(MemoryPlan, tableAddsUp) {
   const Program program = fuse(differentiate(fuse(gpt2Like({}))));
   const MemoryPlan plan = planMemory(program);

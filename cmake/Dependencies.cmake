@@ -34,8 +34,12 @@ if(TANDEM_CUDA)
     message(FATAL_ERROR "the preset `cuda` needs the CUDA toolkit, 13.0 or newer: no nvcc on PATH or in /usr/local/cuda/bin")
   endif()
   enable_language(CUDA)
+  # CMake 3.25.1 does not know that nvcc has C++20.
+  if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)
+    set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION "-std=c++20")
+    set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION "-std=c++20")
+  endif()
   set(CMAKE_CUDA_STANDARD 20)
-  set(CMAKE_CUDA_STANDARD_REQUIRED ON)
   find_package(CUDAToolkit 13.0 REQUIRED)
   # NCCL is optional: without it, ranks exchange device memory over MPI by way of the host.
   find_path(NCCL_INCLUDE_DIR nccl.h HINTS ${CUDAToolkit_INCLUDE_DIRS})

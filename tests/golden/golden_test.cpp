@@ -111,6 +111,12 @@ class GoldenModel : public testing::TestWithParam<Case> {
 TEST_P(GoldenModel, everyGradientEqualsPyTorchs) {
   const auto step = makeStep();
   step->run(batch(0), 1, 0.0, 0);
+  // Rounding the weights alone moves gradients of these models by up to 3e-2. So what is demanded is what PyTorch gives
+  // in bfloat16: none errs more than its worst, give or take the luck of rounding.
+  double tolerance = GetParam().tolerance();
+  if (GetParam().storage != base::DType::f32) {
+    tolerance = std::max(tolerance, 1.25 * golden_.values("bfloat16_error").front());
+  }
   for (const sharding::OwnedRun& run : step->optimizer().ownedRuns()) {
     const std::vector<double> expected = golden_.values("gradients/" + name(*step, run));
     std::vector<float> gradient(static_cast<std::size_t>(run.count));
@@ -122,8 +128,6 @@ TEST_P(GoldenModel, everyGradientEqualsPyTorchs) {
       error.add(static_cast<double>(gradient[static_cast<std::size_t>(i)]),
                 expected[static_cast<std::size_t>(run.begin + i)]);
     }
-    // With activations of eight bits a gradient's error grows on its way back through the layers.
-    const double tolerance = GetParam().storage == base::DType::f32 ? 1e-5 : 5e-2;
     EXPECT_LE(error.value(), tolerance) << name(*step, run);
   }
 }
@@ -208,7 +212,8 @@ INSTANTIATE_TEST_SUITE_P(Models, GoldenModel,
                                          Case{"qwen3", base::DType::f32, graph::Recompute::full},
                                          Case{"llama", base::DType::f32, graph::Recompute::full},
                                          Case{"gpt2", base::DType::bf16}, Case{"llama", base::DType::bf16},
-                                         Case{"qwen3", base::DType::bf16}));
+                                         Case{"qwen2", base::DType::bf16}, Case{"qwen3", base::DType::bf16},
+                                         Case{"mistral", base::DType::bf16}));
 
 }  // namespace
 }  // namespace tandem::test

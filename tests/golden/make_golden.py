@@ -20,6 +20,8 @@ A file NAME.h5 holds, for one model:
     losses               float64 [2, 24], of the first batch; 0 where the target is -1
     loss                 float64 scalar, the mean of the losses over the tokens that have a target
     gradients/NAME       float64, of that mean by each parameter
+    bfloat16_error       float64 scalar, the largest |g - gradient| / |gradient| (Euclidean norms) among the gradients g
+                         that PyTorch itself gives in bfloat16
     curve                float64 [20], the mean loss of each of 20 steps, before the step's update
     curve_gradient_norms float64 [20], the global norm of the gradient of each step, before clipping
     final/NAME           float32, the parameters after the 20 steps
@@ -141,14 +143,23 @@ def compute_in_float64(model):
 def losses_of(model, batch, window):
     """Logits, and the loss of each token (0 without a target), of one packed batch."""
     tokens, targets, starts, positions = batch
-    mask = attention_mask(starts, window)
+    mask = attention_mask(starts, window).to(model.dtype)
     logits = model(input_ids=torch.tensor(tokens, dtype=torch.long),
                    position_ids=torch.tensor(positions, dtype=torch.long),
                    attention_mask=mask, use_cache=False).logits
-    losses = torch.nn.functional.cross_entropy(logits.reshape(-1, VOCABULARY),
+    losses = torch.nn.functional.cross_entropy(logits.double().reshape(-1, VOCABULARY),
                                                torch.tensor(targets, dtype=torch.long).reshape(-1),
                                                ignore_index=-1, reduction="none").reshape(ROWS, TIME)
     return logits, losses
+
+
+def gradients_in_bfloat16(model, configuration, batch, window):
+    """What PyTorch computes with weights, activations and gradients in bfloat16."""
+    low = transformers.AutoModelForCausalLM.from_config(configuration, attn_implementation="float64").train()
+    low.load_state_dict(model.state_dict())
+    low = low.bfloat16()
+    mean_loss(losses_of(low, batch, window)[1], batch[1]).backward()
+    return logical(low, lambda parameter: parameter.grad.double())
 
 
 def mean_loss(losses, targets):
@@ -258,13 +269,16 @@ def make(name, configuration, folder):
         file["configuration"] = numpy.bytes_(configuration_text(configuration, model))
         write_tensors(file, "parameters", logical(model, lambda parameter: parameter.data), numpy.float32)
         write_tensors(file, "gradients", logical(model, lambda parameter: parameter.grad), numpy.float64)
+        low = gradients_in_bfloat16(model, configuration, first, window)
+        file["bfloat16_error"] = max(((low[name] - gradient).norm() / gradient.norm()).item() for name, gradient
+                                     in logical(model, lambda parameter: parameter.grad).items())
         for dataset, array in zip(("tokens", "targets", "document_start", "positions"), batches):
             file[dataset] = array
         file["logits"], file["losses"] = logits.detach().numpy(), losses.detach().numpy()
         file["loss"] = loss.item()
         file["curve"], file["curve_gradient_norms"] = train(model, batches, window)
         write_tensors(file, "final", logical(model, lambda parameter: parameter.data), numpy.float32)
-        print(f"{name}: loss {loss.item():.6f} -> {file['curve'][-1]:.6f}, {len(file['parameters'])} parameters")
+        print(f"{configuration.model_type}: loss {loss.item():.6f} -> {file['curve'][-1]:.6f}, {len(file['parameters'])} parameters")
 
 
 def main():

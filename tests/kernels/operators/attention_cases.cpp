@@ -192,6 +192,10 @@ void addAttentionCases(Registry& registry) {
            Options{1, 65, {2, 1, 64}, 64},
            Options{1, 9, {2, 1, 10}, 4},
            Options{1, 65, {4, 2, 64}, 0, Documents::several, 0, 6},
+           Options{1, 70, {6, 2, 64}, 0, Documents::several},
+           Options{1, 135, {1, 1, 80}, 70},
+           Options{1, 129, {1, 1, 96}, 1},
+           Options{1, 130, {2, 1, 128}, 0, Documents::several},
            Options{0, 8, {4, 2, 16}},
        }) {
     registry.cases.push_back(makeCase(options));
@@ -204,6 +208,8 @@ void addAttentionCases(Registry& registry) {
            CachedOptions{{130, 0}, 17, 200, {2, 2, 128}, 16},
            CachedOptions{{7, 40}, 1, 41, {4, 2, 16}, 5},
            CachedOptions{{9}, 2, 11, {2, 1, 10}, 1},
+           CachedOptions{{150, 3}, 1, 260, {6, 2, 64}},
+           CachedOptions{{100}, 130, 230, {2, 1, 64}, 70},
        }) {
     registry.cases.push_back(makeCachedCase(options));
   }

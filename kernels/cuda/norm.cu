@@ -21,10 +21,10 @@ namespace {
 
 // How rows lie over threads: `threads` share a row; each keeps `kept` vectors of N elements, vector k of thread t
 // beginning at column (k * threads + t) * N. With kept = 0 the row is read anew in each pass. A block has `block`
-// threads; `blocks` of them fit on a multiprocessor in the backward pass, whose registers hold the sums as well.
-template <int N_, int threads_, int kept_, int block_, int blocks_>
+// threads.
+template <int N_, int threads_, int kept_, int block_>
 struct RowLayout {
-  static constexpr int N = N_, threads = threads_, kept = kept_, block = block_, blocks = blocks_;
+  static constexpr int N = N_, threads = threads_, kept = kept_, block = block_;
   static constexpr int room = N * threads * kept;  // columns
   static constexpr int rows = block / threads;     // that a block works on at once
 
@@ -34,7 +34,9 @@ struct RowLayout {
   }
   __device__ static int column(int k) { return (k * threads + thread()) * N; }
 };
-using Reread = RowLayout<1, 256, 0, 256, 4>;
+struct Reread {
+  static constexpr int threads = 256, kept = 0, block = 256, rows = 1;
+};
 
 // Calls body with the first layout that has room for rows of `width`, or with the one that needs none.
 template <class First, class... Others, class Body>
@@ -169,16 +171,16 @@ __global__ void __launch_bounds__(Reread::block) normRereadKernel(NormOperands<T
 template <class T, bool layer>
 void runNorm(const NormOperands<T>& op, bool vectors, cudaStream_t stream) {
   constexpr int n = vectorElements<T>;
-  withLayout<RowLayout<n, 32, 4, 128, 0>, RowLayout<n, 32, 8, 128, 0>, RowLayout<n, 256, 2, 256, 0>,
-             RowLayout<n, 512, 2, 512, 0>>(vectors, op.width, [&](auto layout) {
-    using Layout = decltype(layout);
-    const Grid grid(dim3(static_cast<unsigned>(ceilDivide(op.rows, Layout::rows))), dim3(Layout::block), 0, stream);
-    if constexpr (Layout::kept > 0) {
-      check(launch<normKernel<T, Layout, layer>>(grid, op), "Norm");
-    } else {
-      check(launch<normRereadKernel<T, layer>>(grid, op), "Norm");
-    }
-  });
+  withLayout<RowLayout<n, 32, 4, 128>, RowLayout<n, 32, 8, 128>, RowLayout<n, 256, 2, 256>, RowLayout<n, 512, 2, 512>>(
+      vectors, op.width, [&](auto layout) {
+        using Layout = decltype(layout);
+        const Grid grid(dim3(static_cast<unsigned>(ceilDivide(op.rows, Layout::rows))), dim3(Layout::block), 0, stream);
+        if constexpr (Layout::kept > 0) {
+          check(launch<normKernel<T, Layout, layer>>(grid, op), "Norm");
+        } else {
+          check(launch<normRereadKernel<T, layer>>(grid, op), "Norm");
+        }
+      });
 }
 
 // --- backward --------------------------------------------------------------------------------------------------------
@@ -192,6 +194,14 @@ struct NormBackwardOperands {
   std::int64_t rows, width;
   bool bias;
 };
+
+// Blocks that fit on a multiprocessor: registers hold two operands of a row, of the next one where rows take a block,
+// and the sums of the columns.
+template <class Layout>
+constexpr int residentBlocks() {
+  if (Layout::rows > 1) return 2;
+  return Layout::block > 256 ? 1 : 4 / std::max(1, Layout::kept);
+}
 
 // One row as its threads keep it.
 template <class T, class Layout>
@@ -269,7 +279,8 @@ __device__ __forceinline__ void writeColumns(const float (&sums)[Layout::kept][L
 }
 
 template <class T, class Layout, bool layer>
-__global__ void __launch_bounds__(Layout::block, Layout::blocks) normBackwardKernel(NormBackwardOperands<T> op) {
+__global__ void __launch_bounds__(Layout::block, residentBlocks<Layout>())
+    normBackwardKernel(NormBackwardOperands<T> op) {
   constexpr int N = Layout::N, kept = Layout::kept;
   constexpr bool ahead = Layout::rows == 1;  // else other warps hide a warp's latency already
   const std::int64_t rowsAtOnce = static_cast<std::int64_t>(gridDim.x) * Layout::rows;
@@ -358,19 +369,20 @@ template <class T, bool layer>
 std::int64_t runNormBackward(NormBackwardOperands<T> op, bool vectors, Context& context) {
   constexpr int n = vectorElements<T>;
   std::int64_t blocks = 0;
-  withLayout<RowLayout<n, 32, 4, 256, 2>, RowLayout<n, 256, 1, 256, 4>, RowLayout<n, 256, 2, 256, 2>,
-             RowLayout<n, 512, 2, 512, 1>>(vectors, op.width, [&](auto layout) {
-    using Layout = decltype(layout);
-    blocks = std::min<std::int64_t>(ceilDivide(op.rows, Layout::rows),
-                                    std::int64_t{Layout::blocks} * context.device->multiprocessors);
-    op.parts = context.scratch.get<float>(0, blocks * 2 * op.width);
-    const Grid grid(dim3(static_cast<unsigned>(blocks)), dim3(Layout::block), 0, context.stream);
-    if constexpr (Layout::kept > 0) {
-      check(launch<normBackwardKernel<T, Layout, layer>>(grid, op), "NormBackward");
-    } else {
-      check(launch<normBackwardRereadKernel<T, layer>>(grid, op), "NormBackward");
-    }
-  });
+  withLayout<RowLayout<n, 32, 4, 256>, RowLayout<n, 256, 1, 256>, RowLayout<n, 256, 2, 256>, RowLayout<n, 512, 2, 512>>(
+      vectors, op.width, [&](auto layout) {
+        using Layout = decltype(layout);
+        // Two turns a block at least, so that few rows do not leave many sums.
+        blocks = std::min<std::int64_t>(ceilDivide(op.rows, 2 * Layout::rows),
+                                        std::int64_t{residentBlocks<Layout>()} * context.device->multiprocessors);
+        op.parts = context.scratch.get<float>(0, blocks * 2 * op.width);
+        const Grid grid(dim3(static_cast<unsigned>(blocks)), dim3(Layout::block), 0, context.stream);
+        if constexpr (Layout::kept > 0) {
+          check(launch<normBackwardKernel<T, Layout, layer>>(grid, op), "NormBackward");
+        } else {
+          check(launch<normBackwardRereadKernel<T, layer>>(grid, op), "NormBackward");
+        }
+      });
   return blocks;
 }
 

@@ -23,7 +23,7 @@ namespace {
 constexpr int rotaryThreads = 256;
 constexpr std::int64_t maximalRows = 16;     // of a block at once
 constexpr std::int64_t maximalPairs = 4096;  // whose sines and cosines lie in shared memory: 32 KiB
-constexpr int manyVectors = 16;              // of one element that a lane holds of either half of a head
+constexpr int manyVectors = 8;               // of one element that a lane holds of either half of a head
 
 // What every kernel here needs to know of the layout.
 struct RotaryLayout {
@@ -250,15 +250,25 @@ __device__ __forceinline__ void normaliseBack(Head<N, kept>& gradient, const Rot
   });
 }
 
-// Adds up the sums that the block's groups of lanes have for one weight, in the order of the groups, through `shared`
-// ([2 * half]); the result goes to `target`.
+// Adds up the sums that the block's groups of lanes have for one weight, those of a warp by shuffles, those of the
+// warps in their order through `shared` ([2 * half]); the result goes to `target`.
 template <int N, int kept>
-__device__ __forceinline__ void combineGroups(const WeightSums<N, kept>& sums, const RotaryLayout& layout,
-                                              float* shared, float* target) {
-  const int group = static_cast<int>(threadIdx.x) / layout.lanes;
-  for (int turn = 0; turn < rotaryThreads / layout.lanes; ++turn) {
+__device__ __forceinline__ void combineGroups(WeightSums<N, kept>& sums, const RotaryLayout& layout, float* shared,
+                                              float* target) {
+  for (int distance = layout.lanes; distance < warpLanes; distance *= 2) {
+#pragma unroll
+    for (int k = 0; k < kept; ++k) {
+#pragma unroll
+      for (int i = 0; i < N; ++i) {
+        sums.first[k][i] += __shfl_xor_sync(allLanes, sums.first[k][i], distance);
+        sums.second[k][i] += __shfl_xor_sync(allLanes, sums.second[k][i], distance);
+      }
+    }
+  }
+  const int warp = static_cast<int>(threadIdx.x) / warpLanes, lane = static_cast<int>(threadIdx.x) % warpLanes;
+  for (int turn = 0; turn < rotaryThreads / warpLanes; ++turn) {
     __syncthreads();
-    if (turn != group) continue;
+    if (turn != warp || lane >= layout.lanes) continue;
     Head<N, kept>::forVectors(layout, [&](int k, int column) {
 #pragma unroll
       for (int i = 0; i < N; ++i) {
@@ -273,7 +283,7 @@ __device__ __forceinline__ void combineGroups(const WeightSums<N, kept>& sums, c
 }
 
 template <class T, int N, int kept, bool normalised>
-__global__ void __launch_bounds__(rotaryThreads) rotaryBackwardKernel(RotaryBackwardOperands<T> op) {
+__global__ void __launch_bounds__(rotaryThreads, kept > 1 ? 1 : 2) rotaryBackwardKernel(RotaryBackwardOperands<T> op) {
   const RotaryLayout& layout = op.layout;
   SHARED_DYNAMIC(float, sines);
   float* cosines = sines + layout.blockRows * layout.half;
@@ -351,7 +361,7 @@ void withHead(const char* operatorName, std::int64_t headSize, bool vectors, Bod
     throw base::Error(base::ErrorKind::usage, std::string("the CUDA operator ") + operatorName + " takes heads of " +
                                                   std::to_string(2 * warpLanes * manyVectors) +
                                                   " elements at most, not of " + std::to_string(headSize) +
-                                                  "; choose a model with smaller heads, or --backend cpu");
+                                                  "; choose a model with smaller heads, or --device cpu");
   }
 }
 
@@ -395,8 +405,8 @@ std::int64_t runRotaryBackward(const RotaryBackward& call, Context& context) {
         elements<T>(call.gradInput),
         nullptr};
     blocks = ceilDivide(op.layout.rows, op.layout.blockRows);
-    if (call.queryWeight) {
-      blocks = std::min<std::int64_t>(blocks, std::int64_t{2} * context.device->multiprocessors);
+    if (call.queryWeight) {  // four turns a block at least, so that few rows do not leave many sums
+      blocks = std::min<std::int64_t>(ceilDivide(blocks, 4), std::int64_t{2} * context.device->multiprocessors);
       op.parts = context.scratch.get<float>(0, blocks * 2 * size);
     }
     // The room of the turns is enough for the sums of one weight, too: blockRows >= 1.

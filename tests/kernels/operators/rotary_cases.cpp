@@ -113,11 +113,11 @@ void addRotaryCases(Registry& registry) {
            Options{3, {4, 1, 128}, true},
            Options{7, {2, 1, 10}, true},
            Options{0, {4, 2, 16}, true},
-           // Heads as wide as a warp and wider, many rows of few heads, and more rows than a GPU takes at once.
+           // Heads as wide as a warp of a GPU and wider; few heads, so that a block takes many rows, and several turns.
            Options{3, {2, 1, 256}, true, false, true},
-           Options{2, {1, 1, 520}, true, false, true},
+           Options{2, {1, 1, 456}, true, false, true},
            Options{53, {1, 1, 16}, true, false, true},
-           Options{1550, {1, 1, 16}, true, false, true},
+           Options{150, {1, 1, 16}, true, false, true},
            Options{53, {3, 1, 24}, false, true, true},
            Options{0, {4, 2, 16}},
        }) {

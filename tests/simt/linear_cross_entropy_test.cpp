@@ -95,6 +95,28 @@ TEST(LinearCrossEntropyInChunks, givesTheSameWhateverTheirSize) {
   }
 }
 
+// exp(-infinity - maximum) is 0, unless the maximum was -infinity so far.
+TEST(LinearCrossEntropyInChunks, countsALogitOfMinusInfinityAsNothing) {
+  const auto backend = makeCudaBackend({}), reference = makeReferenceBackend();
+  std::vector<float> losses[2];
+  for (Backend* tested : {backend.get(), reference.get()}) {
+    const auto stream = tested->makeStream();
+    Memory memory(*tested, *stream);
+    LinearCrossEntropy call = callIn(memory, false);
+    std::vector<float> weight = normal(vocabulary * width, 2);
+    for (const std::int64_t word : {std::int64_t{6}, vocabulary - 1})
+      weight[static_cast<std::size_t>(word * width)] = -INFINITY;
+    call.input = memory.place(DType::f32, Shape{rows, width}, std::vector<float>(rows * width, 1.0f));
+    call.weight = memory.place(DType::f32, Shape{vocabulary, width}, weight);
+    call.targets = memory.place(DType::i32, Shape{rows}, std::vector<std::int32_t>(rows, 1));
+    call.gradInput = call.gradWeight = {};
+    tested->run(call, *stream);
+    losses[tested == reference.get()] = memory.read(call.losses);
+  }
+  for (const float loss : losses[1]) ASSERT_TRUE(std::isfinite(loss));
+  expectSame(losses[0], losses[1], "loss ");
+}
+
 // A target behind the vocabulary would read beside the row; the loss has to betray it.
 TEST(LinearCrossEntropyInChunks, hasNoLossForATargetThatIsNoWord) {
   const auto backend = makeCudaBackend({});

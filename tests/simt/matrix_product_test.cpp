@@ -350,6 +350,32 @@ TEST_F(MatrixProducts, keepTheFastestAlgorithmOfAShapeAndAddOnce) {
   EXPECT_EQ(simt::last_product_algorithm, kept) << "chosen anew for the same shape";
 }
 
+TEST_F(MatrixProducts, takeAnotherAlgorithmForAnOperandThatIsLessAligned) {
+  const Size size{16, 24, 40};
+  Operands o(size, {DType::bf16, DType::bf16}), shifted(size, {DType::bf16, DType::bf16}, false, false, 0, 1);
+  Placed bias(1, 24, DType::bf16, 4), shiftedBias(1, 24, DType::bf16, 4, 0, 1);
+  const auto expectRight = [&](Product product, const Placed& target) {
+    product.epilogue = Epilogue::bias;
+    if (product.vector == nullptr) product.vector = bias.matrix.data;
+    run(product);
+    expectMatrix(target.download(), target, 7, "product",
+                 [&](auto row, auto column) { return o.sum(row, column) + bias.at(0, column); });
+  };
+  expectRight(o.product, o.target);
+  Product product = o.product;
+  product.left = shifted.left.matrix;
+  expectRight(product, o.target);
+  product = o.product;
+  product.right = shifted.right.matrix;
+  expectRight(product, o.target);
+  product = o.product;
+  product.target = shifted.target.matrix;
+  expectRight(product, shifted.target);
+  product = o.product;
+  product.vector = shiftedBias.matrix.data;
+  expectRight(product, o.target);
+}
+
 TEST_F(MatrixProducts, roundFloatsOnlyWhenTf32IsWanted) {
   Operands o({1, 1, 1}, {DType::f32, DType::f32});
   o.left.values[0] = 1 + std::ldexp(1.0, -12);

@@ -4,6 +4,7 @@
 #include <unordered_set>
 
 #include "common/base/error.h"
+#include "common/base/json_nesting.h"
 #include "common/tokenizer/detail/byte_alphabet.h"
 #include "common/tokenizer/detail/pattern_regex.h"
 #include "common/tokenizer/detail/vocabulary.h"
@@ -47,6 +48,11 @@ class Reader {
     if (shown.size() > 200) shown = shown.substr(0, 200) + "...";
     fail(field, "is " + shown + ", which is not supported: only byte-level BPE with a known pattern is");
   }
+  const json& list(const json& object, const char* key, const std::string& field) const {
+    const json& found = member(object, key, field);
+    if (!found.is_array()) fail(field, "is no JSON array");
+    return found;
+  }
   const json& member(const json& object, const char* key, const std::string& field) const {
     if (!object.is_object()) fail(field, "is missing: it should be in a JSON object");
     const auto found = object.find(key);
@@ -86,6 +92,7 @@ class Reader {
       }
       return true;
     };
+    base::refuseDeepNesting(source, base::ErrorKind::badData, origin_);
     try {
       return json::parse(source.begin(), source.end(), watch);
     } catch (const json::exception& error) {
@@ -211,7 +218,7 @@ class Reader {
     if (kind == "NFC") {
       definition_.normalizesToC = true;
     } else if (kind == "Sequence") {
-      const json& steps = member(normalizer, "normalizers", field + ".normalizers");
+      const json& steps = list(normalizer, "normalizers", field + ".normalizers");
       for (std::size_t i = 0; i < steps.size(); ++i) {
         readNormalizer(steps[i], field + ".normalizers[" + std::to_string(i) + "]");
       }
@@ -263,7 +270,7 @@ class Reader {
     const std::string kind = type(step, field);
     if (kind == "ByteLevel") return;
     if (kind == "Sequence") {
-      const json& steps = member(step, "processors", field + ".processors");
+      const json& steps = list(step, "processors", field + ".processors");
       for (std::size_t i = 0; i < steps.size(); ++i) {
         readPostProcessor(steps[i], field + ".processors[" + std::to_string(i) + "]");
       }

@@ -2,6 +2,7 @@
 
 #include <charconv>
 #include <optional>
+#include <set>
 #include <unordered_map>
 
 #include "common/base/error.h"
@@ -98,9 +99,14 @@ Tokenizer fromTiktoken(std::string_view text, Pattern pattern, const std::string
   definition.ranksByToken = true;
   definition.tokens = readTokens(text, origin);
   const detail::Vocabulary vocabulary(definition.tokens);
+  // Only cuts into lengths that tokens have can give tokens: a huge one takes no time by the square of its length.
+  std::set<std::size_t> lengths;
+  for (const Token& token : definition.tokens) lengths.insert(token.bytes.size());
   for (TokenId id = 0; id < definition.tokens.size(); ++id) {
     const std::string_view bytes = definition.tokens[id].bytes;
-    for (std::size_t cut = 1; cut < bytes.size(); ++cut) {
+    for (const std::size_t cut : lengths) {
+      if (cut >= bytes.size()) break;
+      if (!lengths.contains(bytes.size() - cut)) continue;
       const TokenId left = vocabulary.find(bytes.substr(0, cut));
       const TokenId right = vocabulary.find(bytes.substr(cut));
       if (left != detail::noToken && right != detail::noToken) definition.merges.push_back({left, right, id});

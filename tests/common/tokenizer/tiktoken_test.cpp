@@ -64,6 +64,12 @@ TEST(Tiktoken, readsLinesThatEndWithCarriageReturns) {
             3);
 }
 
+// By the square of its length it would take hours.
+TEST(Tiktoken, aHugeTokenTakesNoTime) {
+  const std::string text = line("a", 0) + line("aa", 1) + line(std::string(3000000, 'a'), 2);
+  EXPECT_EQ(fromTiktoken(text, Pattern::gpt2, "small").definition().merges.size(), 1u);
+}
+
 TEST(Tiktoken, malformedFilesAreRefusedWithTheLine) {
   expectSays(refusal(line("a", 0) + "nothing\n"), "line 2");
   expectSays(refusal("YQ== x\n"), "line 1");

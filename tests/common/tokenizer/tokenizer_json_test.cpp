@@ -115,6 +115,16 @@ TEST(TokenizerJson, malformedFilesAreRefused) {
   expectNames(refusal("{\"model\":"), "JSON");
   expectNames(refusal("[1, 2]"), "JSON");
   expectNames(refusal("{}"), "model");
+  expectNames(refusal("{\"normalizer\":" + std::string(200000, '[')), "nested");
+  const json object = {{"a", {{"type", "NFC"}}}};
+  expectNames(refusalAfter([&](json& j) {
+                j["normalizer"] = {{"type", "Sequence"}, {"normalizers", object}};
+              }),
+              "normalizer.normalizers");
+  expectNames(refusalAfter([&](json& j) {
+                j["post_processor"] = {{"type", "Sequence"}, {"processors", "ab"}};
+              }),
+              "post_processor.processors");
   expectNames(refusal("{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0,\"a\":1},\"merges\":[]}}"), "'a'");
   const std::string whole = goldenTokenizer("llama3").dump();
   expectNames(refusal(whole.substr(0, whole.size() / 2)), "JSON");

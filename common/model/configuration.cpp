@@ -1,12 +1,14 @@
 #include "common/model/configuration.h"
 
 #include <cmath>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <numbers>
 #include <set>
 
 #include "common/base/error.h"
 #include "common/base/files.h"
+#include "common/base/json_nesting.h"
 
 namespace tandem::model {
 namespace {
@@ -45,6 +47,16 @@ const std::set<std::string> ignoredFields = {"architectures",
                                              "auto_map",
                                              "comment"};
 
+// The largest sizes that are taken for more than typing errors. They keep the bytes of all parameters, and every sum on
+// the way to them, far within 64 bits, and a program of so many layers can still be held.
+constexpr std::int64_t mostLayers = 4096;
+constexpr std::int64_t mostWidth = std::int64_t{1} << 20;
+constexpr std::int64_t mostMlpWidth = std::int64_t{1} << 24;
+constexpr std::int64_t mostHeads = 4096;
+constexpr std::int64_t mostHeadSize = 4096;
+constexpr std::int64_t mostPositions = INT32_MAX;
+constexpr std::int64_t mostVocabulary = INT32_MAX;
+
 // Reads fields by name and remembers which were asked for, so that what is left over is a typing error.
 class Fields {
  public:
@@ -79,19 +91,22 @@ class Fields {
 
   double positive(const std::string& field, double otherwise) {
     const double value = number(field, otherwise);
-    if (!(value > 0) || !std::isfinite(value)) fail(field, "must be above 0");
+    if (!(value > 0) || value > std::numeric_limits<float>::max()) fail(field, "must be above 0, and fit into 32 bits");
     return value;
   }
 
-  std::int64_t count(const std::string& field, std::int64_t otherwise) { return has(field) ? count(field) : otherwise; }
+  std::int64_t count(const std::string& field, std::int64_t most, std::int64_t otherwise) {
+    return has(field) ? count(field, most) : otherwise;
+  }
 
-  // A whole number from 1 to 2^31, which must be there.
-  std::int64_t count(const std::string& field) {
+  // A whole number from 1 to `most`, which must be there.
+  std::int64_t count(const std::string& field, std::int64_t most) {
     if (!has(field)) fail(field, "is missing");
-    if (!object_[field].is_number_integer()) fail(field, "must be a whole number");
-    const auto value = object_[field].get<std::int64_t>();
-    if (value < 1 || value > INT32_MAX) fail(field, "is " + std::to_string(value) + "; it must be at least 1");
-    return value;
+    const json& value = object_[field];
+    if (!value.is_number_integer()) fail(field, "must be a whole number");
+    const bool fits = value.is_number_unsigned() && value.get<std::uint64_t>() <= static_cast<std::uint64_t>(most);
+    if (!fits || value == 0) fail(field, "is " + value.dump() + "; it must be from 1 to " + std::to_string(most));
+    return value.get<std::int64_t>();
   }
 
   const json& list(const std::string& field) {
@@ -155,19 +170,23 @@ std::vector<float> rotaryFrequencies(Fields& fields, std::int64_t headSize) {
   std::vector<float> frequencies;
   for (std::int64_t i = 0; i < headSize / 2; ++i) {
     const double base = std::pow(theta, -2.0 * static_cast<double>(i) / static_cast<double>(headSize));
-    frequencies.push_back(static_cast<float>(type == "llama3" ? scaledFrequency(base, scaling) : base / linearFactor));
+    const double frequency = type == "llama3" ? scaledFrequency(base, scaling) : base / linearFactor;
+    if (!(std::abs(frequency) <= std::numeric_limits<float>::max())) {
+      scaling.fail("rope_type", "'" + type + "' gives a frequency that is no number with these factors");
+    }
+    frequencies.push_back(static_cast<float>(frequency));
   }
   return frequencies;
 }
 
 void readGpt2(Fields& fields, Configuration& c) {
-  c.width = fields.count("n_embd");
-  c.layers = fields.count("n_layer");
-  c.heads = c.kvHeads = fields.count("n_head");
+  c.width = fields.count("n_embd", mostWidth);
+  c.layers = fields.count("n_layer", mostLayers);
+  c.heads = c.kvHeads = fields.count("n_head", mostHeads);
   fields.demand(c.width % c.heads == 0, "n_head", "must divide n_embd = " + std::to_string(c.width));
   c.headSize = c.width / c.heads;
-  c.mlpWidth = fields.count("n_inner", 4 * c.width);
-  c.maximumPositions = fields.count("n_positions");
+  c.mlpWidth = fields.count("n_inner", mostMlpWidth, 4 * c.width);
+  c.maximumPositions = fields.count("n_positions", mostPositions);
   c.norm = kernels::NormKind::layer;
   c.normEpsilon = static_cast<float>(fields.positive("layer_norm_epsilon", 1e-5));
   const std::string activation = fields.text("activation_function", "gelu_new");
@@ -189,7 +208,7 @@ void readGpt2(Fields& fields, Configuration& c) {
 
 // The window of every layer; 0: none. A model whose layers differ in it is refused, as are all things we do not have.
 std::int64_t slidingWindow(Fields& fields, const Configuration& c) {
-  const std::int64_t given = fields.count("sliding_window", 0);
+  const std::int64_t given = fields.count("sliding_window", mostPositions, 0);
   const double firstLayer = fields.number("max_window_layers", 0);  // of those with a window
   const std::int64_t window = fields.flag("use_sliding_window", c.type == "mistral") ? given : 0;
   if (!fields.has("layer_types")) {
@@ -210,20 +229,20 @@ std::int64_t slidingWindow(Fields& fields, const Configuration& c) {
 }
 
 void readLlamaLike(Fields& fields, Configuration& c) {
-  c.width = fields.count("hidden_size");
-  c.layers = fields.count("num_hidden_layers");
-  c.heads = fields.count("num_attention_heads");
-  c.kvHeads = fields.count("num_key_value_heads", c.heads);
+  c.width = fields.count("hidden_size", mostWidth);
+  c.layers = fields.count("num_hidden_layers", mostLayers);
+  c.heads = fields.count("num_attention_heads", mostHeads);
+  c.kvHeads = fields.count("num_key_value_heads", mostHeads, c.heads);
   fields.demand(c.heads % c.kvHeads == 0, "num_key_value_heads",
                 "must divide num_attention_heads = " + std::to_string(c.heads));
   if (!fields.has("head_dim")) {
     fields.demand(c.width % c.heads == 0, "num_attention_heads",
                   "must divide hidden_size = " + std::to_string(c.width));
   }
-  c.headSize = fields.count("head_dim", c.width / c.heads);
+  c.headSize = fields.count("head_dim", mostHeadSize, c.width / c.heads);
   fields.demand(c.headSize % 2 == 0, "head_dim", "must be even, since rotary positions turn pairs");
-  c.mlpWidth = fields.count("intermediate_size");
-  c.maximumPositions = fields.count("max_position_embeddings");
+  c.mlpWidth = fields.count("intermediate_size", mostMlpWidth);
+  c.maximumPositions = fields.count("max_position_embeddings", mostPositions);
   c.norm = kernels::NormKind::rms;
   c.normEpsilon = static_cast<float>(fields.positive("rms_norm_eps", 1e-6));
   const std::string activation = fields.text("hidden_act", "silu");
@@ -243,6 +262,7 @@ void readLlamaLike(Fields& fields, Configuration& c) {
 
 Configuration parseConfiguration(const std::string& text, const std::string& origin) {
   json object;
+  base::refuseDeepNesting(text, ErrorKind::usage, "model configuration " + origin);
   try {
     object = json::parse(text);
   } catch (const json::exception& e) {
@@ -253,7 +273,7 @@ Configuration parseConfiguration(const std::string& text, const std::string& ori
   Configuration c;
   c.json = text;
   c.type = fields.text("model_type", "");
-  c.vocabularySize = fields.count("vocab_size");
+  c.vocabularySize = fields.count("vocab_size", mostVocabulary);
   c.initializerRange = static_cast<float>(fields.positive("initializer_range", 0.02));
   if (c.type == "gpt2") {
     readGpt2(fields, c);

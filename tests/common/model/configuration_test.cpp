@@ -220,7 +220,7 @@ TEST(Configuration, anUnknownFamilyListsTheKnown) {
 TEST(Configuration, valuesOfAnotherKindOrOutOfRangeAreRefused) {
   refuse(with(llama(), {{"hidden_size", "48"}}), {"'hidden_size'", "whole number"});
   refuse(with(llama(), {{"hidden_size", 48.5}}), {"'hidden_size'", "whole number"});
-  refuse(with(llama(), {{"num_hidden_layers", 0}}), {"'num_hidden_layers'", "at least 1"});
+  refuse(with(llama(), {{"num_hidden_layers", 0}}), {"'num_hidden_layers'", "from 1 to 4096"});
   refuse(with(llama(), {{"num_hidden_layers", -3}}), {"'num_hidden_layers'", "-3"});
   refuse(with(llama(), {{"tie_word_embeddings", 1}}), {"'tie_word_embeddings'", "true or false"});
   refuse(with(llama(), {{"rms_norm_eps", "small"}}), {"'rms_norm_eps'", "number"});
@@ -229,6 +229,24 @@ TEST(Configuration, valuesOfAnotherKindOrOutOfRangeAreRefused) {
   refuse(with(llama(), {{"initializer_range", 0}}), {"'initializer_range'", "above 0"});
   refuse(with(llama(), {{"model_type", 5}}), {"'model_type'", "text"});
   refuse(with(llama(), {{"rope_scaling", 2}}), {"'rope_scaling'", "object"});
+}
+
+// A size by which memory or time would run out, or a sum of bytes would leave 64 bits, is a typing error.
+TEST(Configuration, impossiblyLargeSizesAreRefused) {
+  for (const char* field : {"hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads",
+                            "head_dim", "intermediate_size"}) {
+    refuse(with(llama(), {{field, INT32_MAX - 1}}), {std::string("'") + field + "'", "from 1 to "});
+  }
+  refuse(with(llama(), {{"vocab_size", 18446744073709551615u}}), {"'vocab_size'", "is 18446744073709551615"});
+  refuse(with(llama(), {{"rms_norm_eps", 1e300}}), {"'rms_norm_eps'", "32 bits"});
+}
+
+TEST(Configuration, scalingFactorsThatGiveNoFrequenciesAreRefused) {
+  const json none = {{"rope_type", "llama3"},
+                     {"low_freq_factor", 0},
+                     {"high_freq_factor", 0},
+                     {"original_max_position_embeddings", 0}};
+  refuse(with(llama(), {{"rope_scaling", none}}), {"'rope_type'", "no number"});
 }
 
 TEST(Configuration, numbersThatDoNotDivideAreRefused) {
@@ -254,6 +272,7 @@ TEST(Configuration, textThatIsNoJsonObjectIsRefused) {
   refuseText("{");
   refuseText("[1, 2]");
   refuseText("\"llama\"");
+  refuseText("{\"layer_types\": " + std::string(200000, '['));
 }
 
 TEST(Configuration, theTextIsKeptForCheckpoints) {

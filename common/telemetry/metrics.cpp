@@ -4,10 +4,10 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cmath>
 #include <nlohmann/json.hpp>
-#include <sstream>
 
 #include "common/base/error.h"
 #include "common/base/files.h"
@@ -87,14 +87,24 @@ void MetricsFile::sync() {
   if (::fsync(descriptor_) != 0) fail("cannot sync", path_);
 }
 
-void MetricsFile::cutBackTo(std::int64_t step) {
-  std::istringstream lines(base::readFile(path_));
+std::string linesUpTo(std::string_view text, std::int64_t step) {
   std::string kept;
-  for (std::string line; std::getline(lines, line);) {
-    const auto record = nlohmann::json::parse(line, nullptr, false);
-    const bool isOurs = record.is_object() && record.contains("step") && record["step"].is_number_integer();
-    if (isOurs && record["step"].get<std::int64_t>() <= step) kept += line + "\n";
+  while (!text.empty()) {
+    const std::string_view line = text.substr(0, text.find('\n'));
+    text.remove_prefix(std::min(line.size() + 1, text.size()));
+    const auto record = nlohmann::json::parse(line.begin(), line.end(), nullptr, false);
+    // Steps are never negative, so every one of ours is read as an unsigned number.
+    const bool isOurs =
+        step >= 0 && record.is_object() && record.contains("step") && record["step"].is_number_unsigned();
+    if (!isOurs || record["step"].get<std::uint64_t>() > static_cast<std::uint64_t>(step)) continue;
+    kept += line;
+    kept += '\n';
   }
+  return kept;
+}
+
+void MetricsFile::cutBackTo(std::int64_t step) {
+  const std::string kept = linesUpTo(base::readFile(path_), step);
   ::close(descriptor_);
   descriptor_ = -1;
   base::replaceFile(path_, kept);

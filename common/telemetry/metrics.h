@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <string_view>
 
 namespace tandem::telemetry {
 
@@ -40,6 +41,10 @@ struct EvaluationMetrics {
 
 std::string toJson(const StepMetrics& metrics);
 std::string toJson(const EvaluationMetrics& metrics);
+
+// The lines of a metrics.jsonl up to a step, without what is no record of ours: a last line that a crash left
+// unfinished, say.
+std::string linesUpTo(std::string_view text, std::int64_t step);
 
 // Appends lines; sync makes them durable. All failures throw Error of kind file.
 class MetricsFile {

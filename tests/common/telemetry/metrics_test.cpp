@@ -105,6 +105,11 @@ TEST_F(MetricsFileTest, linesOfSomethingElseAreDroppedByACut) {
   EXPECT_EQ(content(), stepLine(1) + "\n");
 }
 
+TEST(Metrics, linesWithAStepThatNoRunHasAreDropped) {
+  const std::string ours = stepLine(1) + "\n";
+  EXPECT_EQ(linesUpTo("{\"step\":18446744073709551615}\n{\"step\":-1}\n{\"step\":1.0}\n" + ours, 5), ours);
+}
+
 TEST_F(MetricsFileTest, aFileThatCannotBeOpenedIsNamed) {
   data::expectError(base::ErrorKind::file, {"absent/metrics.jsonl", "No such file"},
                     [&] { MetricsFile(folder_.path() / "absent" / "metrics.jsonl"); });

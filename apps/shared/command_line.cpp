@@ -1,11 +1,16 @@
 #include "apps/shared/command_line.h"
 
 #include <algorithm>
-#include <sstream>
+#include <cmath>
+#include <cstdlib>
+#include <filesystem>
+#include <iterator>
 
+#include "apps/shared/config_file.h"
 #include "apps/shared/suggestion.h"
 #include "apps/shared/version.h"
 #include "common/base/error.h"
+#include "kernels/backend.h"
 
 namespace tandem::app {
 namespace {
@@ -14,19 +19,43 @@ namespace {
   throw base::Error(base::ErrorKind::usage, message + " ('" + helpOf + " --help' lists what there is)");
 }
 
+// CLI11 joins the type and what the validators say by colons: "TEXT:FILE", "NAME:{auto,cpu}", "INT:INT in [1 - 9]". A
+// colon in brackets belongs to the type: "FILE[:WEIGHT]".
+struct TypeText {
+  std::string type;
+  std::string validator;
+};
+TypeText split(const std::string& text) {
+  int depth = 0;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    depth += text[i] == '[' ? 1 : text[i] == ']' ? -1 : 0;
+    if (text[i] == ':' && depth == 0) return {text.substr(0, i), text.substr(i + 1)};
+  }
+  return {text, ""};
+}
+
+// What stands for the value in the help: "STEPS", "FILE", "auto|cpu|cuda".
+std::string valueName(const CLI::Option& option) {
+  const TypeText text = split(option.get_type_name());
+  if (text.validator.starts_with('{')) {
+    std::string choices = text.validator.substr(1, text.validator.find('}') - 1);
+    std::replace(choices.begin(), choices.end(), ',', '|');
+    return choices;
+  }
+  const bool isWord = text.validator.find_first_not_of("ABCDEFGHIJKLMNOPQRSTUVWXYZ") == std::string::npos;
+  const std::string& type = isWord && !text.validator.empty() ? text.validator : text.type;
+  if (type == "INT" || type == "UINT") return "INTEGER";
+  return type == "FLOAT" ? "NUMBER" : type;
+}
+
 // "--steps INTEGER (default 100)"
 class HelpFormat : public CLI::Formatter {
  public:
-  HelpFormat() {
-    label("INT", "INTEGER");
-    label("UINT", "INTEGER");
-    label("FLOAT", "NUMBER");
-    column_width(40);
-  }
+  HelpFormat() { column_width(40); }
 
   std::string make_option_opts(const CLI::Option* option) const override {
     if (option->get_type_size() == 0) return "";
-    std::string text = " " + valueName(option->get_type_name());
+    std::string text = " " + valueName(*option);
     if (option->get_expected_max() > 1) text += "...";
     const std::string byDefault = option->get_default_str();
     if (option->get_required()) {
@@ -35,20 +64,6 @@ class HelpFormat : public CLI::Formatter {
       text += " (default " + byDefault + ")";
     }
     return text;
-  }
-
- private:
-  // CLI11 joins the type and what the validators say by colons: "TEXT:FILE", "NAME:{auto,cpu}", "INT:INT in [1 - 9]".
-  std::string valueName(const std::string& type) const {
-    const std::size_t colon = type.find(':');
-    const std::string validator = colon == std::string::npos ? "" : type.substr(colon + 1);
-    const bool word = !validator.empty() &&
-                      std::all_of(validator.begin(), validator.end(), [](char c) { return c >= 'A' && c <= 'Z'; });
-    if (word) return validator;
-    if (!validator.starts_with('{')) return get_label(type.substr(0, colon));
-    std::string choices = validator.substr(1, validator.find('}') - 1);
-    std::replace(choices.begin(), choices.end(), ',', '|');
-    return choices;
   }
 };
 
@@ -91,7 +106,7 @@ std::vector<std::string> flagNames(const CLI::App& app) {
   return names;
 }
 
-// What was left over: unknown flags, superfluous words, and unknown names of the configuration file.
+// What was left over: unknown flags and superfluous words.
 [[noreturn]] void reportUnknown(const CLI::App& app, const std::string& name) {
   const std::string first = app.remaining().front();
   if (first.starts_with("-")) {
@@ -101,20 +116,129 @@ std::vector<std::string> flagNames(const CLI::App& app) {
   usageError("unexpected argument '" + first + "'; a value follows its flag", name);
 }
 
-void refuseUnknownConfigNames(const CLI::App& app, const std::string& name, const std::string& file) {
-  for (const CLI::ConfigItem& item : app.get_config_formatter_base()->from_file(file)) {
-    if (item.name == "++" || item.name == "--") {
-      usageError("the configuration file '" + file + "' has the section [" + CLI::detail::join(item.parents, ".") +
-                     "]; options stand at its top level",
-                 name);
+// Reads --config for CLI11. Unknown names are refused here, before CLI11 complains of anything that they explain.
+class ConfigReader : public CLI::Config {
+ public:
+  ConfigReader(const CLI::App& app, std::string program) : app_(app), program_(std::move(program)) {}
+
+  std::vector<CLI::ConfigItem> from_config(std::istream& input) const override {
+    const std::string file = app_.get_config_ptr()->results().front();
+    const std::string text(std::istreambuf_iterator<char>(input), {});
+    const std::vector<std::string> known = flagNames(app_);
+    std::vector<CLI::ConfigItem> found;
+    for (const ConfigEntry& entry : parseConfigText(text, file)) {
+      const std::string flag = "--" + entry.name;
+      const std::string where = "the configuration file '" + file + "', line " + std::to_string(entry.line) + ": ";
+      if (std::find(known.begin(), known.end(), flag) == known.end()) {
+        usageError(where + "unknown name '" + entry.name + "'" + suggestionFor(flag, known), program_);
+      }
+      if (!app_.get_option(flag)->get_configurable()) {
+        usageError(where + "'" + entry.name + "' is for the command line only", program_);
+      }
+      found.push_back({{}, entry.name, entry.values});
     }
-    const std::vector<std::string> known = flagNames(app);
-    const std::string flag = "--" + item.name;
-    if (std::find(known.begin(), known.end(), flag) != known.end()) continue;
-    usageError(
-        "the configuration file '" + file + "' has the unknown name '" + item.name + "'" + suggestionFor(flag, known),
-        name);
+    return found;
   }
+  std::string to_config(const CLI::App*, bool, bool, std::string) const override { return {}; }  // is never written
+
+ private:
+  const CLI::App& app_;
+  std::string program_;
+};
+
+// Whether the option takes this value, alone. For use after parsing has failed: it overwrites the variable.
+bool takes(CLI::Option& option, const std::string& value) {
+  option.clear();
+  try {
+    option.add_result(value);
+    option.run_callback();
+  } catch (const CLI::ParseError&) {
+    return false;
+  }
+  return true;
+}
+
+bool isWholeNumber(const std::string& text) {
+  const std::size_t sign = text.starts_with('-') || text.starts_with('+') ? 1 : 0;
+  return text.size() > sign && text.find_first_not_of("0123456789", sign) == std::string::npos;
+}
+
+// CLI11 takes a number beyond its type for the largest there is, a negative one for what its bits mean without a sign,
+// and one that begins with 0 as octal. What the variable holds then is told by its text.
+void refuseMisreadNumbers(CLI::App& app, const std::string& name) {
+  for (CLI::Option* option : app.get_options()) {
+    const bool single = option->get_expected_max() == 1 && option->get_expected_min() == 1;
+    if (!single || option->count() != 1 || option == app.get_config_ptr()) continue;
+    const std::string value = option->results().front();
+    if (!isWholeNumber(value)) continue;
+    option->capture_default_str();
+    const double meant = std::strtod(value.c_str(), nullptr);
+    const double read = std::strtod(option->get_default_str().c_str(), nullptr);
+    if (std::abs(meant - read) <= 1e-3 * std::abs(meant)) continue;  // six digits are shown of a fraction
+    const bool octal = std::abs(read) < std::abs(meant) && value.find_first_not_of("+-") == value.find('0');
+    usageError(option->get_name() + " is '" + value + "'; " +
+                   (octal                   ? "numbers are written without zeros in front"
+                    : meant < 0 && read > 0 ? "a whole number from 0 up is expected"
+                                            : "that is beyond the numbers it can hold"),
+               name);
+  }
+}
+
+std::string listOf(std::string choices) {
+  std::size_t last = choices.rfind(',');
+  if (last != std::string::npos) choices.replace(last, 1, " or ");
+  for (std::size_t at = choices.find(','); at != std::string::npos; at = choices.find(',', at + 2)) {
+    choices.replace(at, 1, ", ");
+  }
+  return choices;
+}
+
+// What the option takes, for a value that it does not. Of the type, CLI11 keeps no more than the conversion: what it
+// takes tells.
+std::string expectationOf(CLI::Option& option, const std::string& value) {
+  const std::string validator = split(option.get_type_name()).validator;
+  if (validator.starts_with('{')) return listOf(validator.substr(1, validator.find('}') - 1)) + " is expected";
+  if (validator == "FILE") {
+    return std::filesystem::is_directory(value) ? "that is a folder, and a file is expected" : "that does not exist";
+  }
+  const std::size_t range = validator.find(" in [");
+  if (range != std::string::npos) {
+    std::string bounds = validator.substr(range + 5, validator.size() - range - 6);
+    bounds.replace(bounds.find(" - "), 3, " to ");
+    return (validator.starts_with("FLOAT") ? "a number from " : "a whole number from ") + bounds + " is expected";
+  }
+  if (option.get_expected_min() == 0) return "true or false is expected";
+  if (isWholeNumber(value)) return "that is beyond the numbers it can hold";
+  return takes(option, "0.5") ? "a number is expected" : "a whole number is expected";
+}
+
+// Names the first value that its option does not take; nothing when there is none.
+void refuseBadValues(CLI::App& app, const std::string& name) {
+  for (CLI::Option* option : app.get_options()) {
+    const std::vector<std::string> values = option->results();
+    for (const std::string& value : values) {
+      if (takes(*option, value)) continue;
+      usageError(option->get_name() + " is '" + value + "'; " + expectationOf(*option, value), name);
+    }
+  }
+}
+
+// The option that CLI11 says has no value.
+void refuseLonelyFlag(const CLI::App& app, const std::string& complaint, const std::string& name) {
+  for (const CLI::Option* option : app.get_options()) {
+    if (!complaint.starts_with(option->get_name() + ":")) continue;
+    usageError(option->get_name() + " is given without a value; it takes " + valueName(*option), name);
+  }
+}
+
+[[noreturn]] void reportUnreadableConfig(const CLI::App& app, const std::string& name) {
+  const std::string file = app.get_config_ptr()->results().front();
+  const bool folder = std::filesystem::is_directory(file), exists = std::filesystem::exists(file);
+  usageError("the configuration file '" + file + "' " +
+                 (folder   ? "is a folder"
+                  : exists ? "cannot be read"
+                           : "does not exist"),
+             name);
 }
 
 void refuseDoubleFlags(const CLI::App& app, const std::string& name) {
@@ -125,10 +249,9 @@ void refuseDoubleFlags(const CLI::App& app, const std::string& name) {
 }
 
 void refuseAbsentDevice(Device device) {
-  if (device != Device::cuda) return;
-  throw base::Error(base::ErrorKind::usage,
-                    "--device cuda: this build has no CUDA backend; use --device cpu or auto, or a build made with the "
-                    "CUDA toolkit");
+  const std::string reason = device == Device::cuda ? kernels::whyNoCuda() : "";
+  if (reason.empty()) return;
+  throw base::Error(base::ErrorKind::usage, "--device cuda: " + reason + "; --device auto takes the CPU then");
 }
 
 Device parseDevice(const std::string& text) {
@@ -159,11 +282,13 @@ void parse(CLI::App& app, std::vector<std::string> arguments, const std::string&
     answer = version.what();
   } catch (const CLI::ExtrasError&) {
     reportUnknown(app, name);
-  } catch (const CLI::ArgumentMismatch& error) {
-    refuseDoubleFlags(app, name);
-    usageError(error.what(), name);
+  } catch (const CLI::FileError&) {
+    reportUnreadableConfig(app, name);
   } catch (const CLI::ParseError& error) {
     if (!app.remaining().empty()) reportUnknown(app, name);  // a mistyped flag explains a missing one
+    refuseDoubleFlags(app, name);
+    if (dynamic_cast<const CLI::ArgumentMismatch*>(&error) != nullptr) refuseLonelyFlag(app, error.what(), name);
+    if (dynamic_cast<const CLI::RequiredError*>(&error) == nullptr) refuseBadValues(app, name);
     usageError(error.what(), name);
   }
 }
@@ -175,15 +300,13 @@ ParsedCommandLine parseCommand(const Command& command, const std::string& name, 
   CLI::App app(command.purpose.empty() ? program.purpose : command.purpose, name);
   app.formatter(std::make_shared<HelpFormat>());
   app.option_defaults()->always_capture_default();
-  app.allow_config_extras(CLI::config_extras_mode::ignore);  // they are refused below, in our words
+  app.config_formatter(std::make_shared<ConfigReader>(app, name));
   if (command.declare) command.declare(app);
   declareCommon(app, parsed.common, texts, program);
   parse(app, std::move(arguments), name, parsed.answer);
   if (parsed.answer) return parsed;
   refuseDoubleFlags(app, name);
-  if (app.get_config_ptr()->count() > 0) {
-    refuseUnknownConfigNames(app, name, app.get_config_ptr()->as<std::string>());
-  }
+  refuseMisreadNumbers(app, name);
   parsed.common.device = parseDevice(texts.device);
   refuseAbsentDevice(parsed.common.device);
   parsed.common.logLevel = base::parseLogLevel(texts.logLevel);

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <fstream>
 
 #include "apps/shared/suggestion.h"
@@ -38,11 +39,17 @@ class CommandLine : public testing::Test {
   std::int64_t steps = 100;
   double rate = 0.5;
   std::vector<std::string> data;
+  std::uint64_t seed = 1;
+  int microBatch = 0;
+  std::string model;
   bool fast = false;
   app::Command command = {.declare = [this](CLI::App& options) {
     options.add_option("--steps", steps, "Steps to train")->type_name("STEPS");
     options.add_option("--rate", rate, "Learning rate");
-    options.add_option("--data", data, "Datasets")->required();
+    options.add_option("--data", data, "Datasets")->required()->type_name("FILE[:WEIGHT]");
+    options.add_option("--seed", seed, "Of the weights");
+    options.add_option("--micro-batch", microBatch, "Rows");
+    options.add_option("--model", model, "Configuration")->check(CLI::ExistingFile)->type_name("FILE");
     options.add_flag("--fast", fast, "Hurry");
   }};
   TemporaryFolder folder;
@@ -108,8 +115,45 @@ TEST_F(CommandLine, refusesWhatIsMissingOrMalformed) {
   EXPECT_CONTAINS(complaint({"--steps", "1", "stray", "--data", "a"}), "unexpected argument 'stray'");
 }
 
+TEST_F(CommandLine, takesEveryNumberThatFits) {
+  parse({"--data", "a", "--steps", "9223372036854775807", "--seed", "18446744073709551615", "--rate", "12345678901",
+         "--model", "/dev/null"});
+  EXPECT_EQ(steps, INT64_MAX);
+  EXPECT_EQ(seed, UINT64_MAX);
+  EXPECT_EQ(rate, 12345678901.0);
+  parse({"--data", "a", "--steps", "-3", "--rate", "0"});
+  EXPECT_EQ(steps, -3);
+  EXPECT_EQ(rate, 0);
+}
+
+TEST_F(CommandLine, saysOfAValueThatDoesNotFitWhatIsExpected) {
+  for (const auto& [flag, value, expectation] : std::vector<std::array<std::string, 3>>{
+           {"--steps", "1e6", "a whole number is expected"},
+           {"--steps", "many", "a whole number is expected"},
+           {"--steps", "99999999999999999999", "that is beyond the numbers it can hold"},
+           {"--steps", "010", "numbers are written without zeros in front"},
+           {"--seed", "-5", "a whole number from 0 up is expected"},
+           {"--micro-batch", "4294967297", "that is beyond the numbers it can hold"},
+           {"--rate", "fast", "a number is expected"},
+           {"--device", "tpu", "auto, cpu or cuda is expected"},
+           {"--threads", "0", "a whole number from 1 to 4096 is expected"},
+           {"--log-level", "loud", "debug, info, warning or error is expected"},
+           {"--model", "/none.json", "that does not exist"},
+           {"--model", "/", "that is a folder, and a file is expected"}}) {
+    const std::string expected = flag + " is '" + value + "'; " + expectation + " (";
+    EXPECT_CONTAINS(complaint({"--data", "a", flag, value}), expected);
+    if (flag != "--threads") {
+      EXPECT_CONTAINS(complaint({"--data", "a", "--config", configFile(flag.substr(2) + " = \"" + value + "\"\n")}),
+                      expected);
+    }
+  }
+  EXPECT_CONTAINS(complaint({"--data", "a", "--fast=perhaps"}), "--fast is 'perhaps'; true or false is expected");
+  EXPECT_CONTAINS(complaint({"--data", "a", "--steps"}), "--steps is given without a value; it takes STEPS");
+  EXPECT_CONTAINS(complaint({"--data"}), "--data is given without a value; it takes FILE[:WEIGHT]");
+}
+
 TEST_F(CommandLine, refusesADeviceThatThisBuildHasNot) {
-  EXPECT_CONTAINS(complaint({"--data", "a", "--device", "cuda"}), "no CUDA backend");
+  EXPECT_CONTAINS(complaint({"--data", "a", "--device", "cuda"}), "no CUDA");
 }
 
 TEST_F(CommandLine, theConfigurationFileHasTheSameNamesAndTheCommandLineWins) {
@@ -124,13 +168,27 @@ TEST_F(CommandLine, theConfigurationFileHasTheSameNamesAndTheCommandLineWins) {
 }
 
 TEST_F(CommandLine, refusesAConfigurationFileThatItCannotObey) {
-  const std::string unknown = complaint({"--data", "a", "--config", configFile("stpes = 7\n")});
-  EXPECT_CONTAINS(unknown, "unknown name 'stpes'");
+  const std::string unknown = complaint({"--data", "a", "--config", configFile("rate = 1\nstpes = 7\n")});
+  EXPECT_CONTAINS(unknown, "line 2: unknown name 'stpes'");
   EXPECT_CONTAINS(unknown, "did you mean '--steps'?");
-  EXPECT_CONTAINS(complaint({"--data", "a", "--config", configFile("[pretrain]\nsteps = 7\n")}), "section");
-  EXPECT_CONTAINS(complaint({"--data", "a", "--config", configFile("steps = many\n")}), "--steps");
-  EXPECT_CONTAINS(complaint({"--data", "a", "--config", "/none.toml"}), "/none.toml");
-  EXPECT_CONTAINS(complaint({"--data", "a", "--config", configFile("config = \"other.toml\"\n")}), "config");
+  EXPECT_CONTAINS(complaint({"--config", configFile("steps = many\n"), "--data", "a"}), "--steps is 'many'");
+  EXPECT_CONTAINS(complaint({"--data", "a", "--config", "/none.toml"}), "'/none.toml' does not exist");
+  EXPECT_CONTAINS(complaint({"--data", "a", "--config", "/"}), "'/' is a folder");
+  EXPECT_CONTAINS(complaint({"--data", "a", "--config", configFile("config = \"other.toml\"\n")}),
+                  "line 1: 'config' is for the command line only");
+  EXPECT_CONTAINS(complaint({"--data", "a", "--config", configFile("steps = 1\nrate = 2\nsteps = 3\n")}),
+                  "line 3: 'steps' is set a second time, after line 1");
+  EXPECT_CONTAINS(complaint({"--data", "a", "--config", configFile("steps = [1, 2]\n")}), "--steps is given twice");
+}
+
+TEST_F(CommandLine, aMisspeltNameOfTheFileIsReportedBeforeWhatItExplains) {
+  EXPECT_CONTAINS(complaint({"--config", configFile("dta = \"a\"\n")}), "did you mean '--data'?");  // and --data misses
+  EXPECT_CONTAINS(complaint({"--config", configFile("stpes = 7\nrate = high\n")}), "did you mean '--steps'?");
+}
+
+TEST_F(CommandLine, aFileWithASectionIsRefused) {
+  EXPECT_CONTAINS(complaint({"--data", "a", "--config", configFile("[pretrain]\nsteps = 7\n")}), "line 1: a section");
+  EXPECT_CONTAINS(complaint({"--data", "a", "--config", configFile("pretrain.steps = 7\n")}), "dotted name");
 }
 
 TEST_F(CommandLine, helpGivesTypeUnitAndDefault) {
@@ -139,7 +197,7 @@ TEST_F(CommandLine, helpGivesTypeUnitAndDefault) {
   EXPECT_CONTAINS(*parsed.answer, "Trains.");
   EXPECT_CONTAINS(*parsed.answer, "--steps STEPS (default 100)");
   EXPECT_CONTAINS(*parsed.answer, "--rate NUMBER (default 0.5)");
-  EXPECT_CONTAINS(*parsed.answer, "--data TEXT... (required)");
+  EXPECT_CONTAINS(*parsed.answer, "--data FILE[:WEIGHT]... (required)");
   EXPECT_CONTAINS(*parsed.answer, "--device auto|cpu|cuda (default auto)");
   EXPECT_CONTAINS(*parsed.answer, "--threads INTEGER");
 }

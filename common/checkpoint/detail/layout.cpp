@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "common/base/error.h"
+#include "common/base/json_nesting.h"
 
 namespace tandem::checkpoint::detail {
 namespace {
@@ -20,6 +21,13 @@ json toJson(const Shape& shape) {
   return extents;
 }
 
+std::int64_t wholeNumber(const json& value) {
+  const bool fits =
+      value.is_number_integer() && (!value.is_number_unsigned() || value.get<std::uint64_t>() <= INT64_MAX);
+  if (!fits) throw Error(ErrorKind::badData, "in the layout of the checkpoint, a whole number is something else");
+  return value.get<std::int64_t>();
+}
+
 Shape parseShape(const json& extents, const std::string& name) {
   constexpr std::int64_t limit = std::int64_t{1} << 56;  // elements; keeps every product below in 64 bits
   Shape shape;
@@ -29,7 +37,7 @@ Shape parseShape(const json& extents, const std::string& name) {
                                         " axes, not 1 to " + std::to_string(Shape::maxRank));
   }
   for (const json& each : extents) {
-    const auto extent = each.get<std::int64_t>();
+    const std::int64_t extent = wholeNumber(each);
     if (extent < 0 || extent > limit || (extent > 0 && count > limit / extent)) {
       throw Error(ErrorKind::badData, "the tensor " + name + " has the impossible extent " + std::to_string(extent));
     }
@@ -50,13 +58,13 @@ void checkCoverage(PlacedTensor& tensor) {
   const std::int64_t count = tensor.shape.count();
   std::int64_t end = 0;
   for (const PlacedPiece& piece : tensor.pieces) {
-    if (piece.count <= 0 || piece.count > count || piece.sourceBegin < 0)
-      fail(piece.targetBegin, "begins a wrong piece");
+    const bool hasSource = piece.sourceBegin >= 0 && piece.sourceBegin <= INT64_MAX - count;
+    if (piece.count <= 0 || piece.count > count || !hasSource) fail(piece.targetBegin, "begins a wrong piece");
     if (piece.targetBegin < end) fail(piece.targetBegin, "is in more than one piece");
     if (piece.targetBegin > end) fail(end, "is in no piece");
+    if (piece.count > count - end) fail(count, "is behind its end, but in a piece");
     end += piece.count;
   }
-  if (end > count) fail(count, "is behind its end, but in a piece");
   if (end < count) fail(end, "is in no piece");
 }
 
@@ -89,7 +97,7 @@ void mergeRank(int rank, const std::string& description, std::map<std::string, P
 }
 
 Shard parseShard(const json& entry) {
-  Shard shard{entry.at("file").get<std::string>(), entry.at("bytes").get<std::int64_t>(),
+  Shard shard{entry.at("file").get<std::string>(), wholeNumber(entry.at("bytes")),
               entry.at("xxh128").get<std::string>()};
   if (!shard.file.starts_with("shard-") || shard.file.find('/') != std::string::npos || shard.bytes < 0) {
     throw Error(ErrorKind::badData, "'" + shard.file + "' cannot be the name of a shard");
@@ -104,12 +112,12 @@ PlacedTensor parseTensor(const json& entry, std::size_t shards) {
   tensor.type = base::parseDType(entry.at("type").get<std::string>());
   tensor.shape = parseShape(entry.at("shape"), tensor.name);
   for (const json& piece : entry.at("pieces")) {
-    const auto shard = piece.at(0).get<std::int64_t>();
+    const std::int64_t shard = wholeNumber(piece.at(0));
     if (shard < 0 || shard >= static_cast<std::int64_t>(shards)) {
       throw Error(ErrorKind::badData, "a piece of the tensor " + tensor.name + " is in no shard");
     }
-    tensor.pieces.push_back({static_cast<int>(shard), piece.at(1).get<std::int64_t>(), piece.at(2).get<std::int64_t>(),
-                             piece.at(3).get<std::int64_t>()});
+    tensor.pieces.push_back(
+        {static_cast<int>(shard), wholeNumber(piece.at(1)), wholeNumber(piece.at(2)), wholeNumber(piece.at(3))});
   }
   checkCoverage(tensor);
   return tensor;
@@ -159,11 +167,19 @@ std::string toText(const Layout& layout) {
 }
 
 Layout parseLayout(const std::string& text) {
+  base::refuseDeepNesting(text, ErrorKind::badData, "the layout of the checkpoint");
   try {
     const json all = json::parse(text);
     Layout layout;
     for (const json& entry : all.at("shards")) layout.shards.push_back(parseShard(entry));
     for (const json& entry : all.at("tensors")) layout.tensors.push_back(parseTensor(entry, layout.shards.size()));
+    const auto wrong =
+        std::adjacent_find(layout.tensors.begin(), layout.tensors.end(),
+                           [](const PlacedTensor& a, const PlacedTensor& b) { return a.name >= b.name; });
+    if (wrong != layout.tensors.end()) {
+      throw Error(ErrorKind::badData, "in the layout of the checkpoint, the tensor after " + wrong->name +
+                                          " does not follow it in the alphabet");
+    }
     return layout;
   } catch (const json::exception& failure) {
     throw Error(ErrorKind::badData,

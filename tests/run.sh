@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
 # Builds a preset with its tests and runs them.
 #
-#   tests/run.sh [--preset cpu|asan|tsan|coverage] [--fast] [--jobs N] [ctest's options, such as -R NAME or -L LABEL]
+#   tests/run.sh [--preset cpu|cuda|asan|tsan|coverage] [--fast] [--jobs N] [ctest's options, such as -R NAME or -L LABEL]
 #
 # --fast builds and runs only the tests of that label.
 #
-# Labels: fast (units, seconds), mpi (several ranks), integration (the executables chained), house (rules of the code).
+# Labels: fast (units, seconds), mpi (several ranks), integration (the executables chained), simt (CUDA on an emulated
+# device), house (rules of the code).
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 

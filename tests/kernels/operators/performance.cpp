@@ -8,6 +8,10 @@
 #include "tests/kernels/operators/modes.h"
 #include "tests/kernels/operators/workspace.h"
 
+#ifdef TANDEM_TEST_CUDA
+#include <cuda_runtime_api.h>
+#endif
+
 namespace tandem::kernels::test {
 
 namespace {
@@ -42,6 +46,24 @@ double copyBandwidth(int threads) {
   return 2.0 * static_cast<double>(bytes) / seconds;
 }
 
+#ifdef TANDEM_TEST_CUDA
+// The same, of the vendor's copy on the device; far more than its caches hold.
+double deviceCopyBandwidth() {
+  constexpr std::size_t bytes = std::size_t{512} << 20;
+  void *source = nullptr, *target = nullptr;
+  if (cudaMalloc(&source, bytes) != cudaSuccess || cudaMalloc(&target, bytes) != cudaSuccess) return 0;
+  const double seconds = secondsOf([&] {
+    cudaMemcpy(target, source, bytes, cudaMemcpyDeviceToDevice);
+    cudaDeviceSynchronize();
+  });
+  cudaFree(source);
+  cudaFree(target);
+  return 2.0 * static_cast<double>(bytes) / seconds;
+}
+#else
+double deviceCopyBandwidth() { return 0; }
+#endif
+
 Case squareProduct(std::int64_t size) {
   Case c("ceiling", "product");
   c.tensor("input", {size, size}, normal()).tensor("weight", {size, size}, normal()).result("output", {size, size});
@@ -56,9 +78,9 @@ Case squareProduct(std::int64_t size) {
                 });
 }
 
-double productRate(Backend& backend) {
-  const Case recipe = squareProduct(1024);
-  Placement place(backend, Image(recipe, DType::f32, 1));
+double productRate(Backend& backend, DType type, std::int64_t size) {
+  const Case recipe = squareProduct(size);
+  Placement place(backend, Image(recipe, type, 1));
   return recipe.steps[0].flops / secondsOf([&] { place.run(recipe.steps[0]); });
 }
 
@@ -84,8 +106,18 @@ double bytesTouched(const Case& recipe, const Operands& operands, DType varied) 
 }
 
 struct Ceilings {
-  double flops, bytes;
+  double single, half, bytes;
+  double flops(DType type) const { return type == DType::bf16 ? half : single; }
 };
+
+Ceilings ceilingsOf(Backend& backend, int threads) {
+  if (backend.isHostMemory()) {
+    const double rate = productRate(backend, DType::f32, 1024);
+    return {rate, rate, copyBandwidth(threads)};
+  }
+  constexpr std::int64_t size = 4096;
+  return {productRate(backend, DType::f32, size), productRate(backend, DType::bf16, size), deviceCopyBandwidth()};
+}
 
 void timeCase(const Case& recipe, DType type, Backend& backend, const Ceilings& ceilings) {
   Placement place(backend, Image(recipe, type, 1));
@@ -94,7 +126,7 @@ void timeCase(const Case& recipe, DType type, Backend& backend, const Ceilings& 
     const double flopRate = step.flops / seconds, byteRate = bytesTouched(recipe, place.operands, type) / seconds;
     std::printf("%-22s %-84s %-9s %10.3f ms %9.1f GFLOP/s %4.0f %% %8.1f GB/s %4.0f %%\n", step.operatorName.c_str(),
                 recipe.name().c_str(), base::name(type), seconds * 1e3, flopRate * 1e-9,
-                100 * flopRate / ceilings.flops, byteRate * 1e-9, 100 * byteRate / ceilings.bytes);
+                100 * flopRate / ceilings.flops(type), byteRate * 1e-9, 100 * byteRate / ceilings.bytes);
     std::fflush(stdout);
   }
 }
@@ -113,11 +145,11 @@ void printPerformance(const ModeOptions& options) {
     if (options.backend.empty() ? choice.name == "reference" : choice.name != options.backend) continue;
     Backend& backend = backendFor(choice, options.threads);
     const int threads = options.threads > 0 ? options.threads : static_cast<int>(std::thread::hardware_concurrency());
-    const Ceilings ceilings{productRate(backend), copyBandwidth(threads)};
+    const Ceilings ceilings = ceilingsOf(backend, threads);
     std::printf("%s\n", backend.description().c_str());
     std::printf(
-        "ceilings: product of 1024 x 1024 matrices %.1f GFLOP/s, copy %.1f GB/s; percentages are shares of them\n",
-        ceilings.flops * 1e-9, ceilings.bytes * 1e-9);
+        "ceilings: square products %.1f GFLOP/s in float32, %.1f in bfloat16, copy %.1f GB/s; percentages are shares\n",
+        ceilings.single * 1e-9, ceilings.half * 1e-9, ceilings.bytes * 1e-9);
     for (const Case& recipe : registry().timed) {
       if (!isWanted(recipe, options.operatorName)) continue;
       for (const DType type : recipe.types) timeCase(recipe, type, backend, ceilings);

@@ -197,10 +197,10 @@ struct NormBackwardOperands {
 
 // Blocks that fit on a multiprocessor: registers hold two operands of a row, of the next one where rows take a block,
 // and the sums of the columns.
-template <class Layout>
+template <class Layout, bool layer>
 constexpr int residentBlocks() {
-  if (Layout::rows > 1) return 2;
-  return Layout::block > 256 ? 1 : 4 / std::max(1, Layout::kept);
+  if (Layout::rows > 1) return layer ? 3 : 4;
+  return Layout::kept < 2 ? 3 : 512 / Layout::block;
 }
 
 // One row as its threads keep it.
@@ -279,7 +279,7 @@ __device__ __forceinline__ void writeColumns(const float (&sums)[Layout::kept][L
 }
 
 template <class T, class Layout, bool layer>
-__global__ void __launch_bounds__(Layout::block, residentBlocks<Layout>())
+__global__ void __launch_bounds__(Layout::block, residentBlocks<Layout, layer>())
     normBackwardKernel(NormBackwardOperands<T> op) {
   constexpr int N = Layout::N, kept = Layout::kept;
   constexpr bool ahead = Layout::rows == 1;  // else other warps hide a warp's latency already
@@ -314,7 +314,7 @@ __global__ void __launch_bounds__(Layout::block, residentBlocks<Layout>())
 #pragma unroll
       for (int i = 0; i < N; ++i) {
         gradWeight[k][i] = fmaf(gradient[i], normal[i], gradWeight[k][i]);
-        gradBias[k][i] += gradient[i];
+        if constexpr (layer) gradBias[k][i] += gradient[i];
         sums[0] = fmaf(gradient[i] * weight[i], normal[i], sums[0]);
         if constexpr (layer) sums[1] = fmaf(gradient[i], weight[i], sums[1]);
       }
@@ -332,7 +332,9 @@ __global__ void __launch_bounds__(Layout::block, residentBlocks<Layout>())
   }
   float* parts = op.parts + static_cast<std::int64_t>(blockIdx.x) * 2 * op.width;
   writeColumns<Layout>(gradWeight, op.width, parts);
-  if (op.bias) writeColumns<Layout>(gradBias, op.width, parts + op.width);
+  if constexpr (layer) {
+    if (op.bias) writeColumns<Layout>(gradBias, op.width, parts + op.width);
+  }
 }
 
 // The same without room for the row: the sums over rows lie in scratch memory all along.
@@ -366,15 +368,16 @@ __global__ void __launch_bounds__(Reread::block) normBackwardRereadKernel(NormBa
 
 // Returns how many blocks there were, each of which left its sums.
 template <class T, bool layer>
-std::int64_t runNormBackward(NormBackwardOperands<T> op, bool vectors, Context& context) {
+std::int64_t runNormBackward(NormBackwardOperands<T> op, bool kept, Context& context) {
   constexpr int n = vectorElements<T>;
   std::int64_t blocks = 0;
-  withLayout<RowLayout<n, 32, 4, 256>, RowLayout<n, 256, 1, 256>, RowLayout<n, 256, 2, 256>, RowLayout<n, 512, 2, 512>>(
-      vectors, op.width, [&](auto layout) {
+  withLayout<RowLayout<n, 32, 4, 128>, RowLayout<n, 256, 1, 256>, RowLayout<n, 256, 2, 256>, RowLayout<n, 512, 2, 512>>(
+      kept, op.width, [&](auto layout) {
         using Layout = decltype(layout);
         // Two turns a block at least, so that few rows do not leave many sums.
-        blocks = std::min<std::int64_t>(ceilDivide(op.rows, 2 * Layout::rows),
-                                        std::int64_t{residentBlocks<Layout>()} * context.device->multiprocessors);
+        blocks =
+            std::min<std::int64_t>(ceilDivide(op.rows, 2 * Layout::rows),
+                                   std::int64_t{residentBlocks<Layout, layer>()} * context.device->multiprocessors);
         op.parts = context.scratch.get<float>(0, blocks * 2 * op.width);
         const Grid grid(dim3(static_cast<unsigned>(blocks)), dim3(Layout::block), 0, context.stream);
         if constexpr (Layout::kept > 0) {
@@ -434,8 +437,10 @@ void run(const NormBackward& call, Context& context) {
                                        static_cast<bool>(call.gradBias)};
       const bool vectors = rowsTakeVectors<vectorElements<T>>(width, call.gradOutput, call.gradSum, call.input,
                                                               call.weight, call.gradInput);
-      blocks = call.kind == NormKind::layer ? runNormBackward<T, true>(op, vectors, context)
-                                            : runNormBackward<T, false>(op, vectors, context);
+      // An RMS norm with a bias is too rare to keep registers for its gradient.
+      const bool kept = vectors && (call.kind == NormKind::layer || !call.gradBias);
+      blocks = call.kind == NormKind::layer ? runNormBackward<T, true>(op, kept, context)
+                                            : runNormBackward<T, false>(op, kept, context);
     });
   }
   const float* parts = context.scratch.get<float>(0, blocks * 2 * width);  // what was filled just now

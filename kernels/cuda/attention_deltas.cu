@@ -12,10 +12,10 @@ constexpr int threads = 256;
 
 template <class T>
 __global__ void __launch_bounds__(threads)
-    deltasKernel(Heads<const T> gradOutput, Heads<const T> output, float* deltas, std::int64_t rows, int heads,
-                 int time, int size, int lanes, bool vectors) {
-  const std::int64_t row = (static_cast<std::int64_t>(blockIdx.x) * threads + threadIdx.x) / lanes;
-  const int first = static_cast<int>(threadIdx.x) % lanes * pieceElements;
+    deltasKernel(Heads<const T> gradOutput, Heads<const T> output, float* deltas, unsigned rows, unsigned heads,
+                 unsigned time, int size, unsigned lanes, bool vectors) {
+  const unsigned row = blockIdx.x * (threads / lanes) + threadIdx.x / lanes;
+  const int first = static_cast<int>(threadIdx.x % lanes) * pieceElements;
   // Rows in the order of memory, [batch, time, heads], so that neighbours read neighbouring addresses.
   const int batch = static_cast<int>(row / heads / time), place = static_cast<int>(row / heads % time);
   const int head = static_cast<int>(row % heads);
@@ -27,7 +27,8 @@ __global__ void __launch_bounds__(threads)
 #pragma unroll
     for (int i = 0; i < pieceElements; ++i) sum += left[i] * right[i];
   }
-  for (int distance = lanes / 2; distance > 0; distance /= 2) sum += __shfl_xor_sync(allLanes, sum, distance);
+  for (unsigned distance = lanes / 2; distance > 0; distance /= 2)
+    sum += __shfl_xor_sync(allLanes, sum, static_cast<int>(distance));
   if (row < rows && first == 0) deltas[(static_cast<std::int64_t>(batch) * heads + head) * time + place] = sum;
 }
 
@@ -40,8 +41,9 @@ void attentionDeltas(const AttentionBackward& call, float* deltas, Context& cont
     const int lanes = lanesOfRow(static_cast<int>(shape[3]));
     const unsigned blocks = static_cast<unsigned>(ceilDivide(shape.rows() * lanes, threads));
     check(launch<deltasKernel<T>>({blocks, threads, 0, context.stream}, headsOf<T>(call.gradOutput),
-                                  headsOf<T>(call.output), deltas, shape.rows(), static_cast<int>(shape[2]),
-                                  static_cast<int>(shape[1]), static_cast<int>(shape[3]), lanes,
+                                  headsOf<T>(call.output), deltas, rowCount(shape), static_cast<unsigned>(shape[2]),
+                                  static_cast<unsigned>(shape[1]), static_cast<int>(shape[3]),
+                                  static_cast<unsigned>(lanes),
                                   rowsTakePieces(call.gradOutput) && rowsTakePieces(call.output)),
           "AttentionBackward, deltas");
   });

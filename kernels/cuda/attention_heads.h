@@ -66,6 +66,12 @@ struct Grouping {
   int largest() const { return (heads + kvHeads - 1) / kvHeads; }
 };
 
+// Rows of a view of heads as kernels count and divide them: in 32 bits, which memory cannot exceed.
+inline unsigned rowCount(const Shape& shape) {
+  TANDEM_ASSERT(shape.rows() < std::int64_t{1} << 31, "a tensor of 2^31 rows of heads");
+  return static_cast<unsigned>(shape.rows());
+}
+
 // A head's row dealt to neighbouring lanes in pieces of eight elements: 16 bytes of a 16-bit type.
 constexpr int pieceElements = 8;
 

@@ -20,7 +20,7 @@ struct PlainForward {
   float* logSumExp;
   Sight sight;
   Grouping grouping;
-  std::int64_t rows;  // batch * heads * time
+  unsigned rows;  // batch * heads * time
   int size;
   bool vectors;
   float scale;
@@ -34,7 +34,7 @@ struct PlainBackward {
   const float* deltas;
   Sight sight;
   Grouping grouping;
-  std::int64_t rows;  // batch * heads * time, for the keys batch * kvHeads * time
+  unsigned rows;  // batch * heads * time, for the keys batch * kvHeads * time
   int size;
   bool vectors;
   float scale;
@@ -43,15 +43,13 @@ struct PlainBackward {
 // Which query or key a warp has: (batch, head, place) from a row of [batch, heads, time].
 struct Place {
   int batch, head, place;
-  __device__ Place(std::int64_t row, int heads, int time)
+  __device__ Place(unsigned row, unsigned heads, unsigned time)
       : batch(static_cast<int>(row / time / heads)),
         head(static_cast<int>(row / time % heads)),
         place(static_cast<int>(row % time)) {}
 };
 
-__device__ __forceinline__ std::int64_t rowOfWarp() {
-  return static_cast<std::int64_t>(blockIdx.x) * warps + threadIdx.x / warpLanes;
-}
+__device__ __forceinline__ unsigned rowOfWarp() { return blockIdx.x * warps + threadIdx.x / warpLanes; }
 
 // One row into shared memory by a warp, which then meets.
 template <class T>
@@ -96,7 +94,7 @@ template <class T, int owned>
 __global__ void __launch_bounds__(warps* warpLanes) plainForwardKernel(PlainForward<T> call) {
   SHARED_ARRAY(float, queries, [warps][longestRow]);
   SHARED_ARRAY(float, weights, [warps][warpLanes]);
-  const std::int64_t row = rowOfWarp();
+  const unsigned row = rowOfWarp();
   if (row >= call.rows) return;
   const int warp = threadIdx.x / warpLanes, lane = threadIdx.x % warpLanes;
   const Place at(row, call.grouping.heads, call.sight.queries);
@@ -134,7 +132,7 @@ __global__ void __launch_bounds__(warps* warpLanes) plainQueryBackwardKernel(Pla
   SHARED_ARRAY(float, queries, [warps][longestRow]);
   SHARED_ARRAY(float, gradients, [warps][longestRow]);
   SHARED_ARRAY(float, gradScores, [warps][warpLanes]);
-  const std::int64_t row = rowOfWarp();
+  const unsigned row = rowOfWarp();
   if (row >= call.rows) return;
   const int warp = threadIdx.x / warpLanes, lane = threadIdx.x % warpLanes;
   const Place at(row, call.grouping.heads, call.sight.queries);
@@ -170,7 +168,7 @@ __global__ void __launch_bounds__(warps* warpLanes) plainKeyBackwardKernel(Plain
   SHARED_ARRAY(float, values, [warps][longestRow]);
   SHARED_ARRAY(float, weights, [warps][warpLanes]);
   SHARED_ARRAY(float, gradScores, [warps][warpLanes]);
-  const std::int64_t row = rowOfWarp();
+  const unsigned row = rowOfWarp();
   if (row >= call.rows) return;
   const int warp = threadIdx.x / warpLanes, lane = threadIdx.x % warpLanes, time = call.sight.queries;
   const Place at(row, call.grouping.kvHeads, time);
@@ -215,7 +213,7 @@ void withOwned(std::int64_t size, Body&& body) {
   body(std::integral_constant<int, 8>{});
 }
 
-Grid gridFor(std::int64_t rows, const Context& context, std::source_location where = std::source_location::current()) {
+Grid gridFor(unsigned rows, const Context& context, std::source_location where = std::source_location::current()) {
   return {dim3(static_cast<unsigned>(ceilDivide(rows, warps))), dim3(warps * warpLanes), 0, context.stream, where};
 }
 
@@ -234,7 +232,7 @@ void plainForward(const Attention& call, Context& context) {
     forward.sight = {elements<std::int32_t>(call.documentStart), nullptr, static_cast<int>(shape[1]),
                      static_cast<int>(call.window)};
     forward.grouping = {static_cast<int>(shape[2]), static_cast<int>(call.key.shape[2])};
-    forward.rows = shape.rows();
+    forward.rows = rowCount(shape);
     forward.size = static_cast<int>(shape[3]);
     forward.vectors = rowsTakePieces(call.key);
     forward.scale = call.scale;
@@ -268,10 +266,10 @@ void plainBackward(const AttentionBackward& call, Context& context) {
                        rowsTakePieces(call.gradOutput);
     backward.scale = call.scale;
     withOwned(shape[3], [&](auto owned) {
-      backward.rows = shape.rows();
+      backward.rows = rowCount(shape);
       check(launch<plainQueryBackwardKernel<T, owned()>>(gridFor(backward.rows, context), backward),
             "AttentionBackward, queries");
-      backward.rows = call.key.shape.rows();
+      backward.rows = rowCount(call.key.shape);
       check(launch<plainKeyBackwardKernel<T, owned()>>(gridFor(backward.rows, context), backward),
             "AttentionBackward, keys");
     });

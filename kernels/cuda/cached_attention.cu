@@ -22,8 +22,8 @@ struct Extension {
   Heads<const T> key, value;
   Heads<T> keyCache, valueCache;
   const std::int32_t* lengths;
-  int fresh, kvHeads, size, lanes;
-  std::int64_t rows;  // batch * fresh * kvHeads
+  unsigned fresh, kvHeads, lanes, rows;  // rows: batch * fresh * kvHeads
+  int size;
   bool vectors;
 };
 
@@ -41,9 +41,9 @@ __device__ __forceinline__ void copyPiece(T* to, const T* from, int first, int s
 
 template <class T>
 __global__ void __launch_bounds__(threads) extendKernel(Extension<T> call) {
-  const std::int64_t row = (static_cast<std::int64_t>(blockIdx.x) * threads + threadIdx.x) / call.lanes;
+  const unsigned row = blockIdx.x * (threads / call.lanes) + threadIdx.x / call.lanes;
   if (row >= call.rows) return;
-  const int first = static_cast<int>(threadIdx.x) % call.lanes * pieceElements;
+  const int first = static_cast<int>(threadIdx.x % call.lanes) * pieceElements;
   const int head = static_cast<int>(row % call.kvHeads), token = static_cast<int>(row / call.kvHeads % call.fresh);
   const int batch = static_cast<int>(row / call.kvHeads / call.fresh), place = call.lengths[batch] + token;
   copyPiece(call.keyCache.at(batch, place, head), call.key.at(batch, token, head), first, call.size, call.vectors);
@@ -232,12 +232,12 @@ __global__ void __launch_bounds__(threads) splitKernel(Split<T> call) {
 
 // A warp a query; each of its lanes weighs all parts for a few elements.
 template <class T>
-__global__ void __launch_bounds__(threads)
-    combineKernel(const float* parts, Heads<T> output, std::int64_t rows, int heads, int fresh, int size, int splits) {
-  const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * warps + threadIdx.x / warpLanes;
+__global__ void __launch_bounds__(threads) combineKernel(const float* parts, Heads<T> output, unsigned rows,
+                                                         unsigned heads, unsigned fresh, int size, int splits) {
+  const unsigned row = blockIdx.x * warps + threadIdx.x / warpLanes;
   if (row >= rows) return;
   const int stride = size + 2;
-  const float* part = parts + row * splits * stride;
+  const float* part = parts + static_cast<std::int64_t>(row) * splits * stride;
   float largest = -INFINITY, weights = 0;
   for (int split = 0; split < splits; ++split) largest = fmaxf(largest, part[split * stride + size]);
   const float base = Running::finiteBase(largest);
@@ -292,8 +292,8 @@ void launchSplit(const CachedAttention& call, Context& context) {
         "CachedAttention");
   if (split.splits == 1) return;
   check(launch<combineKernel<T>>({static_cast<unsigned>(ceilDivide(shape.rows(), warps)), threads, 0, context.stream},
-                                 split.parts, split.output, shape.rows(), split.grouping.heads, split.sight.queries,
-                                 split.size, split.splits),
+                                 split.parts, split.output, rowCount(shape), static_cast<unsigned>(shape[2]),
+                                 static_cast<unsigned>(shape[1]), split.size, split.splits),
         "CachedAttention, combining");
 }
 
@@ -309,14 +309,14 @@ void extendCache(const CachedAttention& call, Context& context) {
     extension.keyCache = cacheOf<T>(call.keyCache);
     extension.valueCache = cacheOf<T>(call.valueCache);
     extension.lengths = elements<std::int32_t>(call.lengths);
-    extension.fresh = static_cast<int>(shape[1]);
-    extension.kvHeads = static_cast<int>(shape[2]);
+    extension.fresh = static_cast<unsigned>(shape[1]);
+    extension.kvHeads = static_cast<unsigned>(shape[2]);
     extension.size = static_cast<int>(shape[3]);
-    extension.lanes = lanesOfRow(extension.size);
-    extension.rows = shape.rows();
+    extension.lanes = static_cast<unsigned>(lanesOfRow(extension.size));
+    extension.rows = rowCount(shape);
     extension.vectors = rowsTakePieces(call.key) && rowsTakePieces(call.value) && rowsTakePieces(call.keyCache) &&
                         rowsTakePieces(call.valueCache);
-    const unsigned blocks = static_cast<unsigned>(ceilDivide(extension.rows * extension.lanes, threads));
+    const unsigned blocks = static_cast<unsigned>(ceilDivide(shape.rows() * extension.lanes, threads));
     check(launch<extendKernel<T>>({blocks, threads, 0, context.stream}, extension), "CachedAttention, its cache");
   });
 }

@@ -2,13 +2,18 @@
 // call reaches and what is said about it, bank conflicts, float16.
 #include <gtest/gtest.h>
 
+#include <boost/log/core.hpp>
+
 #include <bit>
 #include <cmath>
+#include <filesystem>
 #include <functional>
 #include <limits>
 #include <vector>
 
 #include "common/base/error.h"
+#include "common/base/files.h"
+#include "common/base/log.h"
 #include "common/base/random.h"
 #include "kernels/backend.h"
 #include "kernels/cuda/attention_path.h"
@@ -375,6 +380,25 @@ TEST(AttentionPath, autoTakesTheTensorCoresWhereverTheyCanTakeACall) {
   EXPECT_FALSE(runs({.type = DType::f32}));
   EXPECT_FALSE(runs({.size = 72}));
   EXPECT_FALSE(runs({.shift = 1}));
+}
+
+TEST(AttentionPath, aFallbackIsLoggedOnceForItsReason) {
+  const std::filesystem::path log = std::filesystem::temp_directory_path() / "attention_simt_test.log";
+  std::filesystem::remove(log);
+  base::logToFile(log);
+  const auto backend = makeCudaBackend({});
+  Passes passes(*backend, {.time = 2, .size = 56}, DType::bf16);
+  passes.forward();
+  passes.forward();
+  passes.backward();
+  boost::log::core::get()->flush();
+  const std::string said = base::readFile(log);
+  const std::string reason = "not the tensor cores: the head size is 56, not 64, 80, 96 or 128";
+  const std::size_t first = said.find(reason);
+  EXPECT_NE(first, std::string::npos) << said;
+  EXPECT_EQ(said.find(reason, first + 1), std::string::npos) << said;
+  boost::log::core::get()->remove_all_sinks();
+  std::filesystem::remove(log);
 }
 
 TEST(AttentionPath, referenceNeverTakesTheTensorCores) {

@@ -33,9 +33,9 @@ void declare(CLI::App& options, Settings& settings) {
   declareTextInput(options, settings.input);
   options
       .add_option("--tokenizer", settings.tokenizer,
-                  "tokenizer.json, a .tiktoken file (with --pattern), or any HDF5 file of ours")
+                  "tokenizer.json, a .tiktoken file (with --pattern), a run folder, or any HDF5 file of ours")
       ->required()
-      ->type_name("FILE");
+      ->type_name("PATH");
   options
       .add_option("--pattern", settings.pattern, "Pattern of a .tiktoken file: gpt2, cl100k, o200k, llama3 or qwen2")
       ->type_name("NAME");

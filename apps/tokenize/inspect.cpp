@@ -100,9 +100,10 @@ Command inspectCommand() {
           .declare =
               [settings](CLI::App& options) {
                 options
-                    .add_option("--input", settings->path, "A dataset, tokenizer.json, .tiktoken file or checkpoint")
+                    .add_option("--input", settings->path,
+                                "A dataset, tokenizer.json, .tiktoken file, run folder or checkpoint")
                     ->required()
-                    ->type_name("FILE");
+                    ->type_name("PATH");
                 options.add_option("--pattern", settings->pattern, "Pattern of a .tiktoken file")->type_name("NAME");
               },
           .run = [settings](comm::Communicator& world,

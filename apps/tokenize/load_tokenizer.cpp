@@ -5,6 +5,7 @@
 
 #include "common/base/error.h"
 #include "common/base/files.h"
+#include "common/checkpoint/checkpoint.h"
 #include "common/hdf5/hdf5.h"
 #include "common/tokenizer/tiktoken.h"
 #include "common/tokenizer/tokenizer_json.h"
@@ -25,13 +26,21 @@ std::string readStart(const std::filesystem::path& path) {
   return start;
 }
 
-// The text that a tokenizer is made from; of HDF5 files what is stored under /tokenizer.
-std::string readSource(std::string path) {
-  if (!std::filesystem::exists(path)) throw Error(ErrorKind::usage, "the tokenizer '" + path + "' does not exist");
-  if (std::filesystem::is_directory(path)) {
-    path += "/tokenizer.json";
-    if (!std::filesystem::exists(path)) throw Error(ErrorKind::usage, "'" + path + "' does not exist");
+std::string readSourceOfFolder(const std::filesystem::path& folder) {
+  if (std::filesystem::exists(folder / "tokenizer.json")) return base::readFile(folder / "tokenizer.json");
+  if (!std::filesystem::exists(folder / "checkpoints") && !std::filesystem::exists(folder / "checkpoint.h5")) {
+    throw Error(ErrorKind::usage, "the folder '" + folder.string() +
+                                      "' holds no tokenizer: neither tokenizer.json nor a checkpoint of a run");
   }
+  const std::string text = checkpoint::readMetadata(folder).tokenizer;
+  if (text.empty()) throw Error(ErrorKind::badData, "the checkpoint of '" + folder.string() + "' has no tokenizer");
+  return text;
+}
+
+// The text that a tokenizer is made from; of HDF5 files what is stored under /tokenizer.
+std::string readSource(const std::string& path) {
+  if (!std::filesystem::exists(path)) throw Error(ErrorKind::usage, "the tokenizer '" + path + "' does not exist");
+  if (std::filesystem::is_directory(path)) return readSourceOfFolder(path);
   if (!readStart(path).starts_with(hdf5Signature)) return base::readFile(path);
   const hdf5::File file = hdf5::File::open(path);
   if (!file.has("/tokenizer")) {

@@ -8,7 +8,8 @@
 namespace tandem::app {
 
 // The tokenizer of a tokenizer.json, of a folder that holds one, of a .tiktoken file (for which the name of its pattern
-// is required, since the file carries none), or of any HDF5 file of ours. The file is read by rank 0 alone. Collective.
+// is required, since the file carries none), of any HDF5 file of ours, of a run folder (its newest complete step) or of
+// one step's folder. What is read is read by rank 0 alone. Collective.
 tokenizer::Tokenizer loadTokenizer(comm::Communicator& world, const std::string& path, const std::string& pattern);
 
 }  // namespace tandem::app

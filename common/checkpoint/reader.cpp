@@ -47,6 +47,25 @@ std::string problemOf(const Work& work) {
   return {};
 }
 
+// The first step that `problemWith` finds nothing wrong with; empty when there is none. Damaged ones are told of.
+template <class Work>
+fs::path firstIntact(const std::vector<fs::path>& candidates, const Work& problemWith, std::string& problems) {
+  for (std::size_t i = 0; i < candidates.size(); ++i) {
+    const std::string problem = problemWith(candidates[i]);
+    if (problem.empty()) return candidates[i];
+    problems += (problems.empty() ? "" : "; ") + problem;
+    if (i + 1 < candidates.size()) {
+      TANDEM_LOG(warning) << "the checkpoint " << candidates[i].string() << " is damaged (" << problem
+                          << "): going back to " << candidates[i + 1].string();
+    }
+  }
+  return {};
+}
+
+Error noneIntact(const fs::path& path, const std::string& problems) {
+  return Error(ErrorKind::badData, "no intact checkpoint at " + path.string() + ": " + problems);
+}
+
 void broadcastIndex(comm::Communicator& ranks, detail::Index& index) {
   Metadata& metadata = index.metadata;
   ranks.broadcast({&metadata.step, base::DType::i64, 1}, 0);
@@ -82,22 +101,12 @@ std::string openStep(comm::Communicator& ranks, const fs::path& folder, detail::
 class Reader::Implementation {
  public:
   Implementation(comm::Communicator& ranks, const fs::path& path) {
-    const std::vector<fs::path> candidates = agreedCandidates(ranks, path);
     std::string problems;
-    for (std::size_t i = 0; i < candidates.size(); ++i) {
-      const std::string problem = openStep(ranks, candidates[i], index_);
-      if (problem.empty()) {
-        folder_ = candidates[i];
-        describeTensors();
-        return;
-      }
-      problems += (problems.empty() ? "" : "; ") + problem;
-      if (i + 1 < candidates.size()) {
-        TANDEM_LOG(warning) << "the checkpoint " << candidates[i].string() << " is damaged (" << problem
-                            << "): going back to " << candidates[i + 1].string();
-      }
-    }
-    comm::agree(ranks, Error(ErrorKind::badData, "no intact checkpoint at " + path.string() + ": " + problems));
+    folder_ = firstIntact(
+        agreedCandidates(ranks, path), [&](const fs::path& folder) { return openStep(ranks, folder, index_); },
+        problems);
+    if (folder_.empty()) comm::agree(ranks, noneIntact(path, problems));
+    describeTensors();
   }
 
   const Metadata& metadata() const { return index_.metadata; }
@@ -198,6 +207,14 @@ bool Reader::has(const std::string& name) const { return implementation_->find(n
 void Reader::read(const std::string& name, base::DType type, const base::Shape& shape, std::int64_t begin,
                   std::int64_t count, void* target) const {
   implementation_->read(name, type, shape, begin, count, target);
+}
+
+Metadata readMetadata(const fs::path& path) {
+  detail::Index index;
+  std::string problems;
+  const auto read = [&](const fs::path& folder) { return problemOf([&] { index = detail::readIndex(folder); }); };
+  if (firstIntact(candidatesOf(path), read, problems).empty()) throw noneIntact(path, problems);
+  return index.metadata;
 }
 
 std::vector<std::int64_t> completeSteps(const fs::path& run) {

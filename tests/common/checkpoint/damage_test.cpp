@@ -56,6 +56,17 @@ TEST_F(DamagedCheckpoint, aMissingShardIsSeen) {
   expectPassedOver("No such file");
 }
 
+TEST_F(DamagedCheckpoint, itsMetadataAreReadWithoutItsShards) {
+  const fs::path shard = lastShard();
+  damage([&] { fs::remove(shard); });
+  EXPECT_EQ(readMetadata(run_.path()).progress, "2000");
+  world().barrier();
+  damage([&] { flipByte(newest() / "checkpoint.h5", 3000); });
+  EXPECT_EQ(readMetadata(run_.path()).progress, "1000");
+  EXPECT_EQ(errorOf([&] { readMetadata(newest()); }).kind(), ErrorKind::badData);
+  world().barrier();
+}
+
 TEST_F(DamagedCheckpoint, aTruncatedShardIsSeen) {
   const fs::path shard = lastShard();
   damage([&] { fs::resize_file(shard, fs::file_size(shard) - 1); });
@@ -148,6 +159,12 @@ TEST_F(ForgedCheckpoint, aLayoutThatMakesNoSenseIsRefused) {
         oneShard("shard-0.h5", 1, "", head + R"([2], "pieces": [[0, -1, 0, 2]]}])"),
         oneShard("shard-0.h5", 1, "", head + R"([9000000000, 9000000000, 9000000000], "pieces": []}])"),
         oneShard("shard-0.h5", 1, "", head + R"([-2], "pieces": []}])"),
+        oneShard("shard-0.h5", 1, "", head + R"([2.5], "pieces": [[0, 0, 0, 2]]}])"),
+        oneShard("shard-0.h5", 1, "", head + R"([2], "pieces": [[0, 9223372036854775807, 0, 2]]}])"),
+        oneShard("shard-0.h5", 1, "",
+                 head + R"([1], "pieces": [[0, 0, 0, 1]]}, {"name": "a", "type": "uint8", "shape": [1],)" +
+                     R"( "pieces": [[0, 0, 0, 1]]}])"),
+        std::string(200000, '['),
         oneShard("shard-0.h5", 1, "", R"([{"name": "x", "type": "float33", "shape": [0], "pieces": []}])")}) {
     forge(layout);
     expectState(Reader(world(), run_.path()), 1);

@@ -1,5 +1,6 @@
 #include "apps/tokenize/decode.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <charconv>
 #include <cstdio>
@@ -38,7 +39,7 @@ void declare(CLI::App& options, Settings& settings) {
       .add_option("--documents", settings.documents,
                   "Which documents of the dataset: one number, or BEGIN:END without END; by default all")
       ->type_name("RANGE");
-  options.add_option("--tokenizer", settings.tokenizer, "The tokenizer for --ids, as for encode")->type_name("FILE");
+  options.add_option("--tokenizer", settings.tokenizer, "The tokenizer for --ids, as for encode")->type_name("PATH");
   options.add_option("--pattern", settings.pattern, "Pattern of a .tiktoken file")->type_name("NAME");
   options.add_option("--ids", settings.ids, "Token ids to decode")->type_name("INTEGER");
   options.add_flag("--special", settings.keepSpecial, "Show the tokens that begin and end documents");
@@ -52,13 +53,45 @@ void print(std::string_view text) {
   }
 }
 
-void printText(const Settings& settings, const std::string& text) {
-  if (settings.asJsonLines) {
-    print(nlohmann::json({{"text", text}}).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
-  } else {
-    print(text);
+// Prints the documents as they come, in the form that was asked for.
+class Output {
+ public:
+  Output(const Settings& settings, bool asJson)
+      : form_(asJson                 ? Form::oneDocument
+              : settings.asJsonLines ? Form::lines
+                                     : Form::text) {}
+
+  // `number` is the document's in its dataset; ids have none.
+  void add(const std::string& text, std::optional<std::int64_t> number = std::nullopt) {
+    if (form_ == Form::text) {
+      print(text);
+      return;
+    }
+    nlohmann::ordered_json object;
+    if (number && form_ == Form::oneDocument) object["document"] = *number;
+    object["text"] = text;
+    const std::string line = object.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+    print(form_ == Form::lines ? line + "\n" : separator_ + line);
+    separator_ = ",";
   }
-}
+
+  // Ends the line of a shell; other forms end their lines themselves.
+  void endLine() {
+    if (form_ == Form::text) print("\n");
+  }
+
+  void finish() {
+    if (form_ == Form::oneDocument) print("]}\n");
+    if (std::fflush(stdout) != 0) {
+      throw Error(ErrorKind::file, "cannot write to standard output: " + base::systemErrorText(errno));
+    }
+  }
+
+ private:
+  enum class Form { text, lines, oneDocument };
+  Form form_;
+  std::string separator_ = "{\"documents\":[";
+};
 
 std::int64_t parseNumber(const Settings& settings, std::string_view text) {
   std::int64_t value = 0;
@@ -74,7 +107,9 @@ std::pair<std::int64_t, std::int64_t> documentRange(const Settings& settings, co
   const std::string_view text = settings.documents;
   const std::size_t colon = text.find(':');
   const std::int64_t begin = parseNumber(settings, text.substr(0, colon));
-  const std::int64_t end = colon == std::string_view::npos ? begin + 1 : parseNumber(settings, text.substr(colon + 1));
+  const bool isOne = colon == std::string_view::npos;
+  const std::int64_t end =
+      isOne ? std::min(begin, dataset.documentCount()) + 1 : parseNumber(settings, text.substr(colon + 1));
   if (begin >= end || end > dataset.documentCount()) {
     throw Error(ErrorKind::usage, "--documents " + settings.documents + ": the dataset has the documents 0 to " +
                                       std::to_string(dataset.documentCount() - 1));
@@ -82,7 +117,7 @@ std::pair<std::int64_t, std::int64_t> documentRange(const Settings& settings, co
   return {begin, end};
 }
 
-void decodeDataset(const Settings& settings, const Tokenizer& tokenizer) {
+void decodeDataset(const Settings& settings, const Tokenizer& tokenizer, Output& output) {
   const data::Dataset dataset(settings.input);
   const auto [begin, end] = documentRange(settings, dataset);
   const std::span<const std::int64_t> offsets = dataset.documentOffsets();
@@ -97,11 +132,11 @@ void decodeDataset(const Settings& settings, const Tokenizer& tokenizer) {
       if (!shown.empty() && shown.front() == tokenizer.beginToken()) shown = shown.subspan(1);
       if (!shown.empty() && shown.back() == tokenizer.endToken()) shown = shown.first(shown.size() - 1);
     }
-    printText(settings, tokenizer.decode(shown));
+    output.add(tokenizer.decode(shown), document);
   }
 }
 
-void decodeIds(const Settings& settings, const Tokenizer& tokenizer) {
+void decodeIds(const Settings& settings, const Tokenizer& tokenizer, Output& output) {
   std::vector<TokenId> ids;
   for (const std::int64_t id : settings.ids) {
     if (id < 0 || id >= tokenizer.vocabularySize()) {
@@ -110,11 +145,14 @@ void decodeIds(const Settings& settings, const Tokenizer& tokenizer) {
     }
     ids.push_back(static_cast<TokenId>(id));
   }
-  printText(settings, tokenizer.decode(ids));
-  if (!settings.asJsonLines) print("\n");
+  output.add(tokenizer.decode(ids));
+  output.endLine();
 }
 
-void check(const Settings& settings) {
+void check(const Settings& settings, bool asJson) {
+  if (asJson && settings.asJsonLines) {
+    throw Error(ErrorKind::usage, "give either --json, one document in all, or --jsonl, a line for each");
+  }
   if (settings.input.empty() == settings.ids.empty()) {
     throw Error(ErrorKind::usage, "give either --input DATASET or --tokenizer T --ids ...");
   }
@@ -128,16 +166,15 @@ void check(const Settings& settings) {
   }
 }
 
-int decode(comm::Communicator& world, const Settings& settings) {
-  comm::agreeOn(world, [&] { check(settings); });
+int decode(comm::Communicator& world, const CommonOptions& common, const Settings& settings) {
+  comm::agreeOn(world, [&] { check(settings, common.json); });
   const std::string& source = settings.input.empty() ? settings.tokenizer : settings.input;
   const Tokenizer tokenizer = loadTokenizer(world, source, settings.pattern);
   comm::agreeOn(world, [&] {
     if (world.rank() != 0) return;
-    settings.input.empty() ? decodeIds(settings, tokenizer) : decodeDataset(settings, tokenizer);
-    if (std::fflush(stdout) != 0) {
-      throw Error(ErrorKind::file, "cannot write to standard output: " + base::systemErrorText(errno));
-    }
+    Output output(settings, common.json);
+    settings.input.empty() ? decodeIds(settings, tokenizer, output) : decodeDataset(settings, tokenizer, output);
+    output.finish();
   });
   return 0;
 }
@@ -149,7 +186,8 @@ Command decodeCommand() {
   return {.name = "decode",
           .purpose = "Turns token ids, or the documents of a dataset, back into text on standard output.",
           .declare = [settings](CLI::App& options) { declare(options, *settings); },
-          .run = [settings](comm::Communicator& world, const CommonOptions&) { return decode(world, *settings); }};
+          .run = [settings](comm::Communicator& world,
+                            const CommonOptions& common) { return decode(world, common, *settings); }};
 }
 
 }  // namespace tandem::app

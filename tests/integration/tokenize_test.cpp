@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "common/base/files.h"
+#include "common/checkpoint/checkpoint.h"
 #include "common/data/dataset.h"
 #include "tests/common/data/compress.h"
 #include "tests/run_program.h"
@@ -183,6 +184,40 @@ TEST_F(Tokenize, decodesIdsAndSingleDocuments) {
             "{\"text\":\"zero\"}\n{\"text\":\"one\"}\n{\"text\":\"two\"}\n");
 }
 
+TEST_F(Tokenize, decodesToOneJsonDocument) {
+  const std::string lines = "{\"text\": \"zero\"}\n{\"text\": \"one \\\"\"}\n{\"text\": \"caf\xe9\"}\n";
+  mustRun({"encode", "--input", write("x.jsonl", lines), "--tokenizer", trained(), "--output", at("x.h5")});
+  const Ended ended = run({"decode", "--input", at("x.h5"), "--documents", "1:3", "--json"}, 2);
+  EXPECT_EQ(ended.output,
+            "{\"documents\":[{\"document\":1,\"text\":\"one \\\"\"},{\"document\":2,\"text\":\"caf\xef\xbf\xbd\"}]}\n");
+  EXPECT_EQ(run({"decode", "--tokenizer", trained(), "--ids", "72", "105", "--json"}).output,
+            "{\"documents\":[{\"text\":\"Hi\"}]}\n");
+}
+
+TEST_F(Tokenize, takesTheTokenizerOutOfACheckpoint) {
+  const auto world = comm::makeSingleProcess();
+  checkpoint::Writer writer(*world, at("run"), 0);
+  const float value = 1;
+  const checkpoint::LocalTensor tensor{"model/a", base::DType::f32, {1}, {{0, 1, &value}}};
+  for (const std::int64_t step : {1, 2}) {
+    checkpoint::Metadata metadata;
+    metadata.step = step;
+    metadata.tokenizer = step == 1 ? "no tokenizer" : base::readFile(trained());
+    writer.save(metadata, std::span(&tensor, 1));
+    writer.finish();
+  }
+  const std::string text = write("x.txt", someText(3, 500)), steps = at("run/checkpoints/");
+  mustRun({"encode", "--input", text, "--tokenizer", trained(), "--output", at("json.h5")});
+  for (const std::string& tokenizer : {at("run"), steps + "step-00000002", steps + "step-00000002/checkpoint.h5"}) {
+    mustRun({"encode", "--input", text, "--tokenizer", tokenizer, "--output", at("out.h5")}, 2);
+    expectSameDataset(at("json.h5"), at("out.h5"));
+    EXPECT_EQ(run({"decode", "--tokenizer", tokenizer, "--ids", "72", "105"}).output, "Hi\n");
+    EXPECT_EQ(run({"inspect", "--input", tokenizer, "--json"}).output,
+              run({"inspect", "--input", trained(), "--json"}).output);
+  }
+  EXPECT_EQ(run({"inspect", "--input", steps + "step-00000001"}).exitCode, 3);
+}
+
 TEST_F(Tokenize, takesTheTokenizerOutOfADataset) {
   const std::string text = write("x.txt", someText(3, 500));
   mustRun({"encode", "--input", text, "--tokenizer", trained(), "--output", at("first.h5")});
@@ -262,6 +297,7 @@ TEST_F(Tokenize, badInputGetsOneMessageTheSameExitCodeAtAnyRankCountAndNoOutput)
       {encode(badLine, json, {"--text-key", "body"}), 3, "bad.jsonl', line 1"},
       {encode(cut, json), 3, "cut.jsonl.gz', line"},
       {encode(text, at("missing.json")), 2, "missing.json' does not exist"},
+      {encode(text, at("nothing")), 2, "holds no tokenizer: neither tokenizer.json nor a checkpoint"},
       {encode(text, at("broken.json")), 3, "broken.json"},
       {encode(text, at("foreign.h5")), 3, "foreign.h5"},
       {encode(text, at("cut.h5")), 3, "cut.h5"},
@@ -283,7 +319,9 @@ TEST_F(Tokenize, badInputGetsOneMessageTheSameExitCodeAtAnyRankCountAndNoOutput)
       {{"decode", "--input", at("good.h5"), "--documents", "5"}, 2, "documents 0 to 0"},
       {{"decode", "--input", at("good.h5"), "--documents", "x"}, 2, "neither a number nor BEGIN:END"},
       {{"decode", "--tokenizer", json, "--ids", "320"}, 2, "id 320 is outside"},
+      {{"decode", "--input", at("good.h5"), "--documents", "9223372036854775807"}, 2, "documents 0 to 0"},
       {{"decode"}, 2, "give either"},
+      {{"decode", "--input", at("good.h5"), "--json", "--jsonl"}, 2, "give either --json"},
       {{"inspect", "--input", at("foreign.h5")}, 3, "foreign.h5"},
   };
   for (std::size_t i = 0; i < refusals.size(); ++i) {

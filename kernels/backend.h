@@ -11,6 +11,7 @@
 // parameters float32, statistics (mean, reciprocal deviation, log-sum-exp, losses) float32, indices int32.
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -246,6 +247,16 @@ class Stream {
   virtual void* handle() const { return nullptr; }
 };
 
+// Work recorded from a stream, to be enqueued there again as one piece: a decode step is many short kernels, whose
+// starting one by one takes longer than they do.
+class Recording {
+ public:
+  virtual ~Recording() = default;
+  // False once memory that the work borrowed has moved: it has to be recorded anew.
+  virtual bool isValid() const = 0;
+  virtual void enqueue() = 0;
+};
+
 class Backend {
  public:
   virtual ~Backend() = default;
@@ -263,6 +274,9 @@ class Backend {
   virtual void copyToDevice(void* target, const void* source, std::int64_t bytes, Stream& stream) = 0;
   virtual void copyToHost(void* target, const void* source, std::int64_t bytes, Stream& stream) = 0;
   virtual std::unique_ptr<Stream> makeStream() = 0;
+  // Records what the work enqueues on the stream, without running it. The same work must have run there before, so that
+  // all it borrows is there. Null where nothing is gained by it, as on the host; the work is not called then.
+  virtual std::unique_ptr<Recording> record(Stream&, const std::function<void()>& /*work*/) { return nullptr; }
   // Whether the host may read and write memory of allocate() directly.
   virtual bool isHostMemory() const { return true; }
   // Memory of the host that a device copies from and to at full speed (pinned).

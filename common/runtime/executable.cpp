@@ -90,6 +90,7 @@ void Executable::bind(const std::string& tensor, void* memory) {
   TANDEM_ASSERT(role == Role::parameter || role == Role::gradient || role == Role::state,
                 "'" + tensor + "' is not bound");
   views_[static_cast<std::size_t>(id)].data = memory;
+  forgetRecording();
 }
 
 void Executable::setInput(const std::string& tensor, const void* source) {
@@ -113,6 +114,24 @@ void Executable::placeActivations() {
     if (tensor.role == Role::activation && plan_.offsets[id] >= 0) views_[id].data = arena_->data() + plan_.offsets[id];
   }
   placedAt_ = arena_->data();
+  forgetRecording();
+}
+
+void Executable::forgetRecording() {
+  hasRun_ = false;
+  recording_.reset();
+}
+
+void Executable::replay() {
+  if (placedAt_ != arena_->data()) placeActivations();
+  if (recording_ && !recording_->isValid()) forgetRecording();
+  if (hasRun_ && !recording_ && profile_ == nullptr) recording_ = backend_.record(stream_, [this] { run(); });
+  if (recording_) {
+    recording_->enqueue();
+  } else {
+    run();
+    hasRun_ = true;
+  }
 }
 
 void Executable::run(bool firstMicroBatch, Collectives* collectives) {

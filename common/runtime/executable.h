@@ -79,6 +79,10 @@ class Executable {
   // Every bound tensor must have been bound. `collectives` may be null when the program has no such node.
   void run(bool firstMicroBatch = true, Collectives* collectives = nullptr);
 
+  // As run(), of a program without gradients; from the third time on by a recording where the backend has them. For
+  // programs that run many times with the same memory, as in decoding.
+  void replay();
+
   void profileInto(Profile* profile) { profile_ = profile; }
   const graph::Program& program() const { return program_; }
   const graph::MemoryPlan& plan() const { return plan_; }
@@ -86,6 +90,7 @@ class Executable {
  private:
   graph::TensorId need(const std::string& tensor) const;
   void placeActivations();
+  void forgetRecording();
   void runOne(const graph::Node& node, bool firstMicroBatch, Collectives* collectives);
 
   graph::Program program_;
@@ -97,6 +102,8 @@ class Executable {
   std::unique_ptr<DeviceMemory> inputsAndOutputs_;
   std::vector<kernels::TensorView> views_;  // by TensorId
   Profile* profile_ = nullptr;
+  bool hasRun_ = false;  // with this memory: what the operators borrow is there
+  std::unique_ptr<kernels::Recording> recording_;
 };
 
 }  // namespace tandem::runtime

@@ -168,7 +168,7 @@ void Generator::decodeStep(std::vector<Sequence>& sequences, const OnToken& onTo
   decode_->setInput("tokens", tokens.data());
   decode_->setInput("positions", lengths.data());
   decode_->setInput("lengths", lengths.data());
-  decode_->run();
+  decode_->replay();
   std::vector<std::byte> hidden(static_cast<std::size_t>(batch_ * configuration_.width * base::byteSize(storage_)));
   decode_->readOutput("final_norm", hidden.data());
   std::vector<float> logits = logitsOf(hidden);
@@ -193,7 +193,7 @@ std::vector<std::byte> Generator::rowOf(Executable& block, std::int64_t row) con
 // Logits [batch, vocabulary] of hidden states [batch, width].
 std::vector<float> Generator::logitsOf(const std::vector<std::byte>& hidden) {
   head_->setInput("hidden", hidden.data());
-  head_->run();
+  head_->replay();
   const auto count = static_cast<std::size_t>(batch_ * configuration_.vocabularySize);
   std::vector<float> logits(count);
   if (storage_ == base::DType::f32) {

@@ -5,8 +5,8 @@
 
 namespace tandem::runtime {
 
-// Floating-point operations per second of products of square matrices of a storage type, as large as the device needs to
-// be busy (256 to 8192 rows); the best of about a fifth of a second. All ranks of a node should measure at the same
+// Floating-point operations per second of products of square matrices of a storage type, as large as the device needs
+// to be busy (256 to 8192 rows); the best of about a fifth of a second. All ranks of a node should measure at the same
 // time, as they compute at the same time.
 double measureMatrixRate(base::DType storage, kernels::Backend& backend, kernels::Stream& stream);
 

@@ -63,6 +63,37 @@ class CudaStream : public Stream {
   cuda::Context context_;
 };
 
+class CudaRecording : public Recording {
+ public:
+  CudaRecording(cuda::Context& context, const std::function<void()>& work)
+      : context_(context), generation_(context.scratch.generation()) {
+    check(cudaStreamBeginCapture(context.stream, cudaStreamCaptureModeThreadLocal), "beginning to record");
+    cudaGraph_t graph = nullptr;
+    try {
+      work();
+    } catch (...) {
+      cudaStreamEndCapture(context.stream, &graph);
+      if (graph != nullptr) cudaGraphDestroy(graph);
+      throw;
+    }
+    check(cudaStreamEndCapture(context.stream, &graph), "ending a recording");
+    const cudaError_t result = cudaGraphInstantiate(&executable_, graph, 0);
+    cudaGraphDestroy(graph);
+    check(result, "making a recording executable");
+  }
+  ~CudaRecording() override { cudaGraphExecDestroy(executable_); }
+  CudaRecording(const CudaRecording&) = delete;
+  CudaRecording& operator=(const CudaRecording&) = delete;
+
+  bool isValid() const override { return generation_ == context_.scratch.generation(); }
+  void enqueue() override { check(cudaGraphLaunch(executable_, context_.stream), "starting a recording"); }
+
+ private:
+  cuda::Context& context_;
+  std::int64_t generation_;
+  cudaGraphExec_t executable_ = nullptr;
+};
+
 cuda::Context& contextOf(Stream& stream) { return static_cast<CudaStream&>(stream).context(); }
 
 class CudaBackend : public Backend {
@@ -105,6 +136,9 @@ class CudaBackend : public Backend {
   }
   std::unique_ptr<Stream> makeStream() override {
     return std::make_unique<CudaStream>(device_, *product_, attention_.path);
+  }
+  std::unique_ptr<Recording> record(Stream& stream, const std::function<void()>& work) override {
+    return std::make_unique<CudaRecording>(contextOf(stream), work);
   }
   bool isHostMemory() const override { return false; }
   void* allocateStaging(std::int64_t bytes) override {

@@ -99,6 +99,7 @@ void* Scratch::get(int slot, std::int64_t bytes) {
                       " bytes of scratch of a CUDA operator; use a smaller --micro-batch");
   }
   block.bytes = bytes;
+  ++generation_;
   return block.data;
 }
 

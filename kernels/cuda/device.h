@@ -42,6 +42,9 @@ class Scratch {
   Scratch(const Scratch&) = delete;
   Scratch& operator=(const Scratch&) = delete;
 
+  // Grows with each block that moved: pointers from an earlier generation may be gone.
+  std::int64_t generation() const { return generation_; }
+
   // At least that many bytes, aligned to 256, until the next call for the same slot.
   static constexpr int slots = 4;
   void* get(int slot, std::int64_t bytes);
@@ -56,6 +59,7 @@ class Scratch {
     std::int64_t bytes = 0;
   };
   Block blocks_[slots];
+  std::int64_t generation_ = 0;
 };
 
 }  // namespace tandem::kernels::cuda

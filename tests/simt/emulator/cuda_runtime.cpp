@@ -1,6 +1,7 @@
 // fake_cudart.cpp - the part of the CUDA runtime that tests need, linked instead of libcudart.
 // Same symbols and semantics; host memory stands in for device memory.
 #include <sys/mman.h>
+#include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <deque>
@@ -10,7 +11,14 @@
 #include <vector>
 #include "tests/simt/emulator/runtime.h"
 
+struct CUgraph_st {
+  std::vector<std::function<cudaError_t()>> work;
+};
+struct CUgraphExec_st {
+  std::vector<std::function<cudaError_t()>> work;
+};
 struct CUstream_st {
+  CUgraph_st* recording = nullptr;
   std::deque<std::function<cudaError_t()>> q;
   uint64_t done = 0, queued = 0;
 };
@@ -112,6 +120,10 @@ bool is_default(cudaStream_t s) { return !s || s == cudaStreamLegacy || s == cud
     }
   return cudaSuccess;
 }
+// What would wait, or change memory, must not happen between the begin and the end of a recording.
+bool is_recording() {
+  return std::any_of(streams.begin(), streams.end(), [](const CUstream_st* s) { return s->recording != nullptr; });
+}
 size_t memory_bytes() {  // SIMT_MEMORY: of the device
   const char* s = getenv("SIMT_MEMORY");
   return s ? strtoull(s, nullptr, 10) : size_t(8) << 30;
@@ -120,6 +132,7 @@ cudaError_t allocate(void** out, size_t n, bool pinned) {
   std::lock_guard l(rt);
   *out = nullptr;
   if (!n) return cudaSuccess;
+  if (is_recording()) return note(cudaErrorStreamCaptureUnsupported);
   if (!pinned && in_use + n > memory_bytes()) return note(cudaErrorMemoryAllocation);
   char* p;
   Block b{n, 0, nullptr, pinned};
@@ -149,6 +162,7 @@ cudaError_t allocate(void** out, size_t n, bool pinned) {
 cudaError_t release(void* v) {
   std::lock_guard l(rt);
   if (!v) return cudaSuccess;
+  if (is_recording()) return note(cudaErrorStreamCaptureUnsupported);
   cudaError_t e = drain_all();
   auto it = blocks.find(static_cast<char*>(v));
   if (it == blocks.end()) return note(cudaErrorInvalidValue);
@@ -186,6 +200,7 @@ cudaError_t copy(void* d, const void* s, size_t n, cudaMemcpyKind k, cudaStream_
     fprintf(stderr, "simt: %s\n", last_error().c_str());
     return note(cudaErrorInvalidValue);
   }
+  if (is_recording() && (!bd || !bs)) return note(cudaErrorStreamCaptureUnsupported);
   if (!dd && !bd) {  // pageable destination: the call waits
     cudaError_t e = is_default(st) ? drain_all() : drain(st);
     DeviceAccess a;
@@ -209,6 +224,10 @@ cudaError_t copy(void* d, const void* s, size_t n, cudaMemcpyKind k, cudaStream_
 cudaError_t enqueue(cudaStream_t s, std::function<cudaError_t()> op) {
   std::lock_guard l(rt);
   if (sticky != cudaSuccess) return sticky;
+  if (!is_default(s) && s->recording) {
+    s->recording->work.push_back(std::move(op));
+    return cudaSuccess;
+  }
   if (is_default(s)) {
     cudaError_t e = drain_all();
     if (e != cudaSuccess) return e;
@@ -261,6 +280,7 @@ API cudaStreamCreate(cudaStream_t* s) { return cudaStreamCreateWithFlags(s, 0); 
 API cudaStreamCreateWithPriority(cudaStream_t* s, unsigned f, int) { return cudaStreamCreateWithFlags(s, f); }
 API cudaStreamSynchronize(cudaStream_t s) {
   std::lock_guard l(rt);
+  if (is_recording()) return note(cudaErrorStreamCaptureUnsupported);
   if (is_default(s)) return drain_all();
   cudaError_t e = drain(s);
   return sticky != cudaSuccess ? sticky : e;
@@ -271,6 +291,36 @@ API cudaStreamDestroy(cudaStream_t s) {
   std::erase(streams, s);
   delete s;
   return e;
+}
+API cudaStreamBeginCapture(cudaStream_t s, cudaStreamCaptureMode) {
+  std::lock_guard l(rt);
+  if (is_default(s) || s->recording) return note(cudaErrorIllegalState);
+  s->recording = new CUgraph_st;
+  return cudaSuccess;
+}
+API cudaStreamEndCapture(cudaStream_t s, cudaGraph_t* graph) {
+  std::lock_guard l(rt);
+  *graph = is_default(s) ? nullptr : std::exchange(s->recording, nullptr);
+  return *graph ? cudaSuccess : note(cudaErrorIllegalState);
+}
+API cudaGraphInstantiate(cudaGraphExec_t* executable, cudaGraph_t graph, unsigned long long) {
+  *executable = new CUgraphExec_st{graph->work};
+  return cudaSuccess;
+}
+API cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t s) {
+  return simt::enqueue(s, [work = executable->work] {
+    for (const auto& each : work)
+      if (cudaError_t e = each(); e != cudaSuccess) return e;
+    return cudaSuccess;
+  });
+}
+API cudaGraphDestroy(cudaGraph_t graph) {
+  delete graph;
+  return cudaSuccess;
+}
+API cudaGraphExecDestroy(cudaGraphExec_t executable) {
+  delete executable;
+  return cudaSuccess;
 }
 API cudaStreamQuery(cudaStream_t s) {  // each poll lets one operation finish
   std::lock_guard l(rt);

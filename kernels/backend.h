@@ -322,6 +322,7 @@ struct CudaOptions {
   int device = 0;                  // ordinal among the devices that CUDA shows
   std::string attention = "auto";  // "auto", "mma", "reference"
   bool tf32 = false;               // float32 products with 10 bits of mantissa
+  bool tuneProducts = false;       // time the algorithms of products: faster, but not the same bits in every run
 };
 // Throws Error of kind device when whyNoCuda() has a reason, kind usage for an attention path that does not exist.
 std::unique_ptr<Backend> makeCudaBackend(const CudaOptions& options);

@@ -62,7 +62,10 @@ std::unique_ptr<kernels::Backend> makeBackend(comm::Communicator& world, const C
     const std::string reason = whyNotOnAllRanks(world);
     if (reason.empty()) {
       const int ordinal = rankOnHost(world) % kernels::cudaDeviceCount();
-      return kernels::makeCudaBackend({.device = ordinal, .attention = options.attention, .tf32 = options.tf32});
+      return kernels::makeCudaBackend({.device = ordinal,
+                                       .attention = options.attention,
+                                       .tf32 = options.tf32,
+                                       .tuneProducts = options.tuneProducts});
     }
     if (common.device == Device::cuda) throw Error(ErrorKind::usage, "--device cuda: " + reason);
     TANDEM_LOG(info) << "--device auto takes the CPU: " << reason;
@@ -84,6 +87,9 @@ void declareDeviceOptions(CLI::App& app, DeviceOptions& options) {
       ->check(CLI::IsMember({"auto", "nccl", "mpi"}))
       ->group(group);
   app.add_flag("--tf32", options.tf32, "Let a GPU multiply float32 with 10 bits of mantissa")->group(group);
+  app.add_flag("--tune-products", options.tuneProducts,
+               "Let a GPU time the algorithms of its matrix products; a resumed run may then round differently")
+      ->group(group);
   app.add_flag("--allow-known-bad-nccl", options.allowKnownBadNccl, "Use a version of NCCL that is known to deadlock")
       ->group(group);
 }

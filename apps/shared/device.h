@@ -15,6 +15,7 @@ struct DeviceOptions {
   std::string attention = "auto";      // the rest: of CUDA
   std::string exchange = "auto";
   bool tf32 = false;
+  bool tuneProducts = false;
   bool allowKnownBadNccl = false;
 };
 

@@ -100,7 +100,7 @@ class CudaBackend : public Backend {
  public:
   explicit CudaBackend(const CudaOptions& options)
       : device_(cuda::useDevice(options.device)),
-        product_(cuda::makeMatrixProduct(device_, options.tf32)),
+        product_(cuda::makeMatrixProduct({.tf32 = options.tf32, .tune = options.tuneProducts})),
         attention_(cuda::chooseAttentionPath(options.attention, device_)) {}
 
   std::string name() const override { return "cuda"; }

@@ -20,7 +20,7 @@ namespace tandem::kernels::cuda {
 namespace {
 
 constexpr std::int64_t workspaceBytes = std::int64_t{32} << 20;  // what cuBLASLt may use a stream, as NVIDIA advises
-constexpr int wantedCandidates = 6;                              // algorithms that are tried for a shape
+constexpr int triedCandidates = 6;                               // algorithms that are tried for a shape
 constexpr int trialRounds = 4;                                   // the first warms up
 constexpr float worthwhile = 0.95f;  // of the first candidate's time: below, noise alone would decide
 
@@ -226,7 +226,7 @@ Preference preferenceFor(const Product& product) {
 
 class CublasLt : public MatrixProduct {
  public:
-  explicit CublasLt(bool tf32) : tf32_(tf32) { check(cublasLtCreate(&handle_), "starting"); }
+  explicit CublasLt(const ProductOptions& options) : options_(options) { check(cublasLtCreate(&handle_), "starting"); }
   ~CublasLt() override { cublasLtDestroy(handle_); }
   CublasLt(const CublasLt&) = delete;
   CublasLt& operator=(const CublasLt&) = delete;
@@ -234,7 +234,7 @@ class CublasLt : public MatrixProduct {
   std::string name() const override {
     const std::size_t version = cublasLtGetVersion();
     return "cuBLASLt " + std::to_string(version / 10000) + "." + std::to_string(version / 100 % 100) + "." +
-           std::to_string(version % 100) + (tf32_ ? " (float32 as tf32)" : "");
+           std::to_string(version % 100) + (options_.tf32 ? " (float32 as tf32)" : "");
   }
 
   bool offers(const Product& product) override {
@@ -304,18 +304,19 @@ class CublasLt : public MatrixProduct {
   }
 
   void fill(Plan& plan, const Product& product) {
-    plan.operation = operationOf(product, tf32_);
+    plan.operation = operationOf(product, options_.tf32);
     plan.left = layoutOf(product.left);
     plan.right = layoutOf(product.right);
     plan.target = layoutOf(product.target);
     plan.addend = layoutOf(product.addend.data != nullptr ? product.addend : product.target);
     if (!auxiliaryFits(product)) return;
     setPointers(plan, product);  // the heuristic reads how they are aligned
-    plan.candidates.resize(wantedCandidates);
+    const int wanted = options_.tune ? triedCandidates : 1;
+    plan.candidates.resize(static_cast<std::size_t>(wanted));
     int count = 0;
     plan.refusal = cublasLtMatmulAlgoGetHeuristic(handle_, plan.operation.get(), plan.right.get(), plan.left.get(),
                                                   plan.addend.get(), plan.target.get(), preferenceFor(product).get(),
-                                                  wantedCandidates, plan.candidates.data(), &count);
+                                                  wanted, plan.candidates.data(), &count);
     if (plan.refusal == CUBLAS_STATUS_SUCCESS && count == 0) plan.refusal = CUBLAS_STATUS_NOT_SUPPORTED;
     plan.candidates.resize(plan.refusal == CUBLAS_STATUS_SUCCESS ? static_cast<std::size_t>(count) : 0);
     std::erase_if(plan.candidates, [](const auto& candidate) { return candidate.state != CUBLAS_STATUS_SUCCESS; });
@@ -379,7 +380,7 @@ class CublasLt : public MatrixProduct {
     return times;
   }
 
-  bool tf32_;
+  ProductOptions options_;
   cublasLtHandle_t handle_ = nullptr;
   std::mutex mutex_;  // streams of several threads share the plans
   std::map<Key, Plan> plans_;
@@ -388,8 +389,8 @@ class CublasLt : public MatrixProduct {
 
 }  // namespace
 
-std::unique_ptr<MatrixProduct> makeMatrixProduct(const DeviceProperties&, bool tf32) {
-  return std::make_unique<CublasLt>(tf32);
+std::unique_ptr<MatrixProduct> makeMatrixProduct(const ProductOptions& options) {
+  return std::make_unique<CublasLt>(options);
 }
 
 }  // namespace tandem::kernels::cuda

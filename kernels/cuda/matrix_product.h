@@ -66,6 +66,12 @@ class MatrixProduct {
 // `tf32` lets float32 products round their operands to 10 bits of mantissa. Where cuBLASLt names several algorithms,
 // the first product of a shape runs a few of them by turns and keeps the fastest; so two runs of a program may take
 // different ones, whose sums differ in rounding.
-std::unique_ptr<MatrixProduct> makeMatrixProduct(const DeviceProperties& device, bool tf32);
+struct ProductOptions {
+  bool tf32 = false;  // multiply float32 with 10 bits of mantissa
+  // Times several algorithms when a shape is met first, and keeps the fastest. Another run may then take others and
+  // round differently, so that it does not give the same bits.
+  bool tune = false;
+};
+std::unique_ptr<MatrixProduct> makeMatrixProduct(const ProductOptions& options);
 
 }  // namespace tandem::kernels::cuda

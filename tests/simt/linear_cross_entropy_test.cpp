@@ -74,7 +74,7 @@ TEST(LinearCrossEntropyInChunks, givesTheSameWhateverTheirSize) {
   const auto backend = makeCudaBackend({}), reference = makeReferenceBackend();
   const auto stream = backend->makeStream(), referenceStream = reference->makeStream();
   const DeviceProperties device = useDevice(0);
-  const auto products = makeMatrixProduct(device, false);
+  const auto products = makeMatrixProduct({});
   for (const bool accumulates : {false, true}) {
     Memory referenceMemory(*reference, *referenceStream);
     const LinearCrossEntropy want = callIn(referenceMemory, accumulates);

@@ -164,7 +164,7 @@ class MatrixProducts : public testing::Test {
  protected:
   MatrixProducts() {
     device_ = useDevice(0);
-    products_ = makeMatrixProduct(device_, false);
+    products_ = makeMatrixProduct({.tune = true});
     check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "test");
   }
   ~MatrixProducts() override { cudaStreamDestroy(stream_); }
@@ -384,7 +384,7 @@ TEST_F(MatrixProducts, roundFloatsOnlyWhenTf32IsWanted) {
   o.right.upload();
   run(o.product);
   EXPECT_EQ(o.target.download()[0], 1 + std::ldexp(1.0, -12));
-  const auto rounding = makeMatrixProduct(device_, true);
+  const auto rounding = makeMatrixProduct({.tf32 = true});
   run(*rounding, o.product);
   EXPECT_EQ(o.target.download()[0], 1);
   EXPECT_EQ(products_->name().find("tf32"), std::string::npos);

@@ -66,7 +66,7 @@ def compile_mutant(entry, build, folder):
         command[command.index(str(ROOT / source))] = str(broken)
     # A mutant may leave variables unused.
     command[1:1] = [f"-I{folder}"]
-    command += ["-w", "-MF", str(folder / "mutant.d")]
+    command += ["-w", "-MD", "-MF", str(folder / "mutant.d")]
     subprocess.run(command, cwd=directory, check=True)
     return target
 
@@ -89,7 +89,7 @@ def run(program, entry):
                                  "--gtest_fail_fast"], env=environment, capture_output=True, text=True, timeout=300)
     except subprocess.TimeoutExpired:
         return False
-    if "0 tests ran" in result.stdout or "PASSED  ] 0 tests" in result.stdout:
+    if result.returncode == 0 and ("0 tests ran" in result.stdout or "PASSED  ] 0 tests" in result.stdout):
         fail(f"no test fits {entry['tests']}")
     return result.returncode == 0
 

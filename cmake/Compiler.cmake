@@ -23,6 +23,17 @@ elseif(TANDEM_SANITIZE STREQUAL "thread")
 elseif(TANDEM_SANITIZE)
   message(FATAL_ERROR "TANDEM_SANITIZE is '${TANDEM_SANITIZE}'; it can be address, thread or empty")
 endif()
+if(TANDEM_FUZZ)
+  if(NOT CMAKE_CXX_COMPILER_ID MATCHES "Clang" OR CMAKE_CXX_COMPILER_VERSION VERSION_LESS 16)
+    message(FATAL_ERROR "TANDEM_FUZZ needs clang, which has libFuzzer, from version 16 on, which has std::source_location: "
+                        "configure with -DCMAKE_CXX_COMPILER=clang++-16, say")
+  endif()
+  # Warnings are GCC's matter, which every commit is built with.
+  target_compile_options(tandem_compile_options INTERFACE -w)
+  add_compile_options(-fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=undefined
+                      -fno-omit-frame-pointer)
+  add_link_options(-fsanitize=address,undefined)
+endif()
 if(TANDEM_COVERAGE)
   add_compile_options(--coverage -fprofile-update=atomic)
   add_link_options(--coverage)

@@ -119,45 +119,38 @@ kernels::ConstTensorView frequenciesOf(const RotaryAttributes& attributes) {
   return {attributes.frequencies.data(), DType::f32, {static_cast<std::int64_t>(attributes.frequencies.size())}};
 }
 
-void runRotary(const Call& call, kernels::Backend& backend, kernels::Stream& stream) {
-  const auto& attributes = call.attributes<RotaryAttributes>();
-  kernels::Rotary operation;
-  operation.layout = attributes.layout;
-  operation.input = call.inputRows(0);
-  operation.positions = call.inputFlat(1);
-  operation.frequencies = frequenciesOf(attributes);
-  operation.queryWeight = call.input(2);
-  operation.keyWeight = call.input(3);
-  operation.epsilon = attributes.epsilon;
-  operation.output = call.outputRows(0);
-  operation.reciprocal = call.output(1);
-  if (operation.reciprocal) {
-    operation.reciprocal = TensorView(operation.reciprocal.data, DType::f32,
-                                      {operation.input.shape[0], attributes.layout.heads + attributes.layout.kvHeads});
-  }
-  backend.run(operation, stream);
+// One value a row and head of queries and keys.
+TensorView reciprocalOf(const TensorView& view, const TensorView& rows, const HeadLayout& layout) {
+  return view ? TensorView(view.data, DType::f32, {rows.shape[0], layout.heads + layout.kvHeads}) : view;
 }
 
-void runRotaryBackward(const Call& call, kernels::Backend& backend, kernels::Stream& stream) {
+kernels::Rotary rotaryOperation(const Call& call) {
   const auto& attributes = call.attributes<RotaryAttributes>();
-  kernels::RotaryBackward operation;
-  operation.layout = attributes.layout;
-  operation.gradOutput = call.inputRows(0);
-  operation.positions = call.inputFlat(1);
-  operation.frequencies = frequenciesOf(attributes);
-  operation.input = call.inputRows(2);
-  operation.queryWeight = call.input(3);
-  operation.keyWeight = call.input(4);
-  if (const TensorView reciprocal = call.input(5)) {
-    operation.reciprocal =
-        TensorView(reciprocal.data, DType::f32,
-                   {operation.gradOutput.shape[0], attributes.layout.heads + attributes.layout.kvHeads});
-  }
-  operation.gradInput = call.outputRows(0);
-  operation.gradQueryWeight = call.output(1);
-  operation.gradKeyWeight = call.output(2);
-  operation.accumulate = call.accumulate(1);
-  backend.run(operation, stream);
+  return {.layout = attributes.layout,
+          .input = call.inputRows(0),
+          .positions = call.inputFlat(1),
+          .frequencies = frequenciesOf(attributes),
+          .queryWeight = call.input(2),
+          .keyWeight = call.input(3),
+          .epsilon = attributes.epsilon,
+          .output = call.outputRows(0),
+          .reciprocal = reciprocalOf(call.output(1), call.inputRows(0), attributes.layout)};
+}
+
+kernels::RotaryBackward rotaryBackwardOperation(const Call& call) {
+  const auto& attributes = call.attributes<RotaryAttributes>();
+  return {.layout = attributes.layout,
+          .gradOutput = call.inputRows(0),
+          .positions = call.inputFlat(1),
+          .frequencies = frequenciesOf(attributes),
+          .input = call.inputRows(2),
+          .queryWeight = call.input(3),
+          .keyWeight = call.input(4),
+          .reciprocal = reciprocalOf(call.input(5), call.inputRows(0), attributes.layout),
+          .gradInput = call.outputRows(0),
+          .gradQueryWeight = call.output(1),
+          .gradKeyWeight = call.output(2),
+          .accumulate = call.accumulate(1)};
 }
 
 // --- attention -------------------------------------------------------------------------------------------------------
@@ -229,40 +222,36 @@ double cachedAttentionFlops(const Program& program, const Node& node) {
                            std::get<AttentionAttributes>(node.attributes));
 }
 
-void runAttention(const Call& call, kernels::Backend& backend, kernels::Stream& stream) {
+kernels::Attention attentionOperation(const Call& call) {
   const auto& attributes = call.attributes<AttentionAttributes>();
   const HeadLayout& layout = attributes.layout;
   const FusedViews views = split(call.input(0), layout);
-  kernels::Attention operation;
-  operation.query = views.query;
-  operation.key = views.key;
-  operation.value = views.value;
-  operation.documentStart = call.input(1);
-  operation.window = attributes.window;
-  operation.scale = attributes.scale;
-  operation.output = headsOf(call.output(0), 0, layout.heads, layout.headSize);
-  operation.logSumExp = call.output(1);
-  backend.run(operation, stream);
+  return {.query = views.query,
+          .key = views.key,
+          .value = views.value,
+          .documentStart = call.input(1),
+          .window = attributes.window,
+          .scale = attributes.scale,
+          .output = headsOf(call.output(0), 0, layout.heads, layout.headSize),
+          .logSumExp = call.output(1)};
 }
 
-void runAttentionBackward(const Call& call, kernels::Backend& backend, kernels::Stream& stream) {
+kernels::AttentionBackward attentionBackwardOperation(const Call& call) {
   const auto& attributes = call.attributes<AttentionAttributes>();
   const HeadLayout& layout = attributes.layout;
   const FusedViews views = split(call.input(0), layout), gradients = split(call.output(0), layout);
-  kernels::AttentionBackward operation;
-  operation.query = views.query;
-  operation.key = views.key;
-  operation.value = views.value;
-  operation.documentStart = call.input(1);
-  operation.output = headsOf(call.input(2), 0, layout.heads, layout.headSize);
-  operation.logSumExp = call.input(3);
-  operation.gradOutput = headsOf(call.input(4), 0, layout.heads, layout.headSize);
-  operation.window = attributes.window;
-  operation.scale = attributes.scale;
-  operation.gradQuery = gradients.query;
-  operation.gradKey = gradients.key;
-  operation.gradValue = gradients.value;
-  backend.run(operation, stream);
+  return {.query = views.query,
+          .key = views.key,
+          .value = views.value,
+          .documentStart = call.input(1),
+          .output = headsOf(call.input(2), 0, layout.heads, layout.headSize),
+          .logSumExp = call.input(3),
+          .gradOutput = headsOf(call.input(4), 0, layout.heads, layout.headSize),
+          .window = attributes.window,
+          .scale = attributes.scale,
+          .gradQuery = gradients.query,
+          .gradKey = gradients.key,
+          .gradValue = gradients.value};
 }
 
 // --- attention over a cache ------------------------------------------------------------------------------------------
@@ -287,21 +276,19 @@ void checkCachedAttention(const Checker& checker) {
   expectHeads(checker, output, qkv, layout);
 }
 
-void runCachedAttention(const Call& call, kernels::Backend& backend, kernels::Stream& stream) {
+kernels::CachedAttention cachedAttentionOperation(const Call& call) {
   const auto& attributes = call.attributes<AttentionAttributes>();
   const HeadLayout& layout = attributes.layout;
   const FusedViews views = split(call.input(0), layout);
-  kernels::CachedAttention operation;
-  operation.query = views.query;
-  operation.key = views.key;
-  operation.value = views.value;
-  operation.lengths = call.input(1);
-  operation.keyCache = call.input(2);
-  operation.valueCache = call.input(3);
-  operation.window = attributes.window;
-  operation.scale = attributes.scale;
-  operation.output = headsOf(call.output(0), 0, layout.heads, layout.headSize);
-  backend.run(operation, stream);
+  return {.query = views.query,
+          .key = views.key,
+          .value = views.value,
+          .lengths = call.input(1),
+          .keyCache = call.input(2),
+          .valueCache = call.input(3),
+          .window = attributes.window,
+          .scale = attributes.scale,
+          .output = headsOf(call.output(0), 0, layout.heads, layout.headSize)};
 }
 
 }  // namespace
@@ -312,7 +299,7 @@ OperatorEntry rotaryEntry() {
           .outputs = {{"output"}, {"reciprocal", optional}},
           .check = checkRotary,
           .gradient = rotaryGradient,
-          .run = runRotary,
+          .run = launch<rotaryOperation>,
           .mayShare = [](const Node& node, int output, int input) {
             return output == 0 && input == 0 && !hasInput(node, 2);
           }};
@@ -328,7 +315,7 @@ OperatorEntry rotaryBackwardEntry() {
                      {"reciprocal", optional}},
           .outputs = {{"gradInput"}, {"gradQueryWeight", optional}, {"gradKeyWeight", optional}},
           .check = checkRotaryBackward,
-          .run = runRotaryBackward,
+          .run = launch<rotaryBackwardOperation>,
           .mayShare = [](const Node&, int output, int input) { return output == 0 && input == 0; }};
 }
 
@@ -339,7 +326,7 @@ OperatorEntry attentionEntry() {
           .check = checkAttention,
           .gradient = attentionGradient,
           .flops = attentionFlops,
-          .run = runAttention};
+          .run = launch<attentionOperation>};
 }
 
 OperatorEntry attentionBackwardEntry() {
@@ -348,7 +335,7 @@ OperatorEntry attentionBackwardEntry() {
           .outputs = {{"gradQkv"}},
           .check = checkAttentionBackward,
           .flops = attentionBackwardFlops,
-          .run = runAttentionBackward};
+          .run = launch<attentionBackwardOperation>};
 }
 
 OperatorEntry cachedAttentionEntry() {
@@ -357,7 +344,7 @@ OperatorEntry cachedAttentionEntry() {
           .outputs = {{"output"}},
           .check = checkCachedAttention,
           .flops = cachedAttentionFlops,
-          .run = runCachedAttention};
+          .run = launch<cachedAttentionOperation>};
 }
 
 }  // namespace tandem::graph::detail

@@ -35,21 +35,16 @@ void activationGradient(GradientBuilder& builder, std::size_t index) {
   builder.give(node.inputs[0], gradInput);
 }
 
-void runActivation(const Call& call, kernels::Backend& backend, kernels::Stream& stream) {
-  kernels::Activation operation;
-  operation.kind = call.attributes<ActivationAttributes>().kind;
-  operation.input = call.inputRows(0);
-  operation.output = call.outputRows(0);
-  backend.run(operation, stream);
+kernels::Activation activationOperation(const Call& call) {
+  return {
+      .kind = call.attributes<ActivationAttributes>().kind, .input = call.inputRows(0), .output = call.outputRows(0)};
 }
 
-void runActivationBackward(const Call& call, kernels::Backend& backend, kernels::Stream& stream) {
-  kernels::ActivationBackward operation;
-  operation.kind = call.attributes<ActivationAttributes>().kind;
-  operation.gradOutput = call.inputRows(0);
-  operation.input = call.inputRows(1);
-  operation.gradInput = call.outputRows(0);
-  backend.run(operation, stream);
+kernels::ActivationBackward activationBackwardOperation(const Call& call) {
+  return {.kind = call.attributes<ActivationAttributes>().kind,
+          .gradOutput = call.inputRows(0),
+          .input = call.inputRows(1),
+          .gradInput = call.outputRows(0)};
 }
 
 void checkAdd(const Checker& checker) {
@@ -65,12 +60,8 @@ void addGradient(GradientBuilder& builder, std::size_t index) {
   builder.give(node.inputs[1], gradient);
 }
 
-void runAdd(const Call& call, kernels::Backend& backend, kernels::Stream& stream) {
-  kernels::Add operation;
-  operation.left = call.inputRows(0);
-  operation.right = call.inputRows(1);
-  operation.output = call.outputRows(0);
-  backend.run(operation, stream);
+kernels::Add addOperation(const Call& call) {
+  return {.left = call.inputRows(0), .right = call.inputRows(1), .output = call.outputRows(0)};
 }
 
 }  // namespace
@@ -81,7 +72,7 @@ OperatorEntry activationEntry() {
           .outputs = {{"output"}},
           .check = checkActivation,
           .gradient = activationGradient,
-          .run = runActivation};
+          .run = launch<activationOperation>};
 }
 
 OperatorEntry activationBackwardEntry() {
@@ -89,7 +80,7 @@ OperatorEntry activationBackwardEntry() {
           .inputs = {{"gradOutput"}, {"input"}},
           .outputs = {{"gradInput"}},
           .check = checkActivationBackward,
-          .run = runActivationBackward,
+          .run = launch<activationBackwardOperation>,
           .mayShare = [](const Node& node, int, int input) {
             return input == 0 && std::get<ActivationAttributes>(node.attributes).kind != ActivationKind::swiglu;
           }};
@@ -101,7 +92,7 @@ OperatorEntry addEntry() {
           .outputs = {{"output"}},
           .check = checkAdd,
           .gradient = addGradient,
-          .run = runAdd,
+          .run = launch<addOperation>,
           .mayShare = [](const Node&, int, int) { return true; }};
 }
 

@@ -60,26 +60,22 @@ double untouchedByEmbedding(const Program& program, const Node& node) {
   return bytes;
 }
 
-void runEmbedding(const Call& call, kernels::Backend& backend, kernels::Stream& stream) {
-  kernels::Embedding operation;
-  operation.tokens = call.input(0);
-  operation.weight = call.input(1);
-  operation.positions = call.input(2);
-  operation.positionWeight = call.input(3);
-  operation.output = call.output(0);
-  backend.run(operation, stream);
+kernels::Embedding embeddingOperation(const Call& call) {
+  return {.tokens = call.input(0),
+          .positions = call.input(2),
+          .weight = call.input(1),
+          .positionWeight = call.input(3),
+          .output = call.output(0)};
 }
 
-void runEmbeddingBackward(const Call& call, kernels::Backend& backend, kernels::Stream& stream) {
-  kernels::EmbeddingBackward operation;
-  operation.tokens = call.input(0);
-  operation.positions = call.input(1);
-  operation.gradOutput = call.input(2);
-  operation.gradWeight = call.output(0);
-  operation.gradPositionWeight = call.output(1);
-  operation.accumulateWeight = call.accumulate(0);
-  operation.accumulatePositionWeight = call.accumulate(1);
-  backend.run(operation, stream);
+kernels::EmbeddingBackward embeddingBackwardOperation(const Call& call) {
+  return {.tokens = call.input(0),
+          .positions = call.input(1),
+          .gradOutput = call.input(2),
+          .gradWeight = call.output(0),
+          .gradPositionWeight = call.output(1),
+          .accumulateWeight = call.accumulate(0),
+          .accumulatePositionWeight = call.accumulate(1)};
 }
 
 }  // namespace
@@ -91,7 +87,7 @@ OperatorEntry embeddingEntry() {
           .check = checkEmbedding,
           .gradient = embeddingGradient,
           .untouchedBytes = untouchedByEmbedding,
-          .run = runEmbedding};
+          .run = launch<embeddingOperation>};
 }
 
 OperatorEntry embeddingBackwardEntry() {
@@ -99,7 +95,7 @@ OperatorEntry embeddingBackwardEntry() {
           .inputs = {{"tokens"}, {"positions", optional}, {"gradOutput"}},
           .outputs = {{"gradWeight"}, {"gradPositionWeight", optional}},
           .check = checkEmbeddingBackward,
-          .run = runEmbeddingBackward};
+          .run = launch<embeddingBackwardOperation>};
 }
 
 }  // namespace tandem::graph::detail

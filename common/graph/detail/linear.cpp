@@ -106,35 +106,29 @@ double linearBackwardWeightFlops(const Program& program, const Node& node) {
   return product(gradOutput.rows(), gradOutput.last(), inputOf(program, node, 1).shape.last());
 }
 
-void runLinear(const Call& call, kernels::Backend& backend, kernels::Stream& stream) {
-  kernels::Linear operation;
-  operation.input = call.inputRows(0);
-  operation.weight = call.input(1);
-  operation.bias = call.input(2);
-  operation.activation = call.attributes<LinearAttributes>().activation;
-  operation.preActivation = call.outputRows(0);
-  operation.output = call.outputRows(1);
-  backend.run(operation, stream);
+kernels::Linear linearOperation(const Call& call) {
+  return {.input = call.inputRows(0),
+          .weight = call.input(1),
+          .bias = call.input(2),
+          .activation = call.attributes<LinearAttributes>().activation,
+          .preActivation = call.outputRows(0),
+          .output = call.outputRows(1)};
 }
 
-void runLinearBackwardInput(const Call& call, kernels::Backend& backend, kernels::Stream& stream) {
-  kernels::LinearBackwardInput operation;
-  operation.gradOutput = call.inputRows(0);
-  operation.weight = call.input(1);
-  operation.activation = call.attributes<LinearAttributes>().activation;
-  operation.preActivation = call.inputRows(2);
-  operation.gradInput = call.outputRows(0);
-  backend.run(operation, stream);
+kernels::LinearBackwardInput linearBackwardInputOperation(const Call& call) {
+  return {.gradOutput = call.inputRows(0),
+          .weight = call.input(1),
+          .activation = call.attributes<LinearAttributes>().activation,
+          .preActivation = call.inputRows(2),
+          .gradInput = call.outputRows(0)};
 }
 
-void runLinearBackwardWeight(const Call& call, kernels::Backend& backend, kernels::Stream& stream) {
-  kernels::LinearBackwardWeight operation;
-  operation.gradOutput = call.inputRows(0);
-  operation.input = call.inputRows(1);
-  operation.gradWeight = call.output(0);
-  operation.gradBias = call.output(1);
-  operation.accumulate = call.accumulate(0);
-  backend.run(operation, stream);
+kernels::LinearBackwardWeight linearBackwardWeightOperation(const Call& call) {
+  return {.gradOutput = call.inputRows(0),
+          .input = call.inputRows(1),
+          .gradWeight = call.output(0),
+          .gradBias = call.output(1),
+          .accumulate = call.accumulate(0)};
 }
 
 void checkCrossEntropy(const Checker& checker) {
@@ -170,17 +164,15 @@ double crossEntropyFlops(const Program& program, const Node& node) {
   return products * linearFlops(program, node);
 }
 
-void runCrossEntropy(const Call& call, kernels::Backend& backend, kernels::Stream& stream) {
-  kernels::LinearCrossEntropy operation;
-  operation.input = call.inputRows(0);
-  operation.weight = call.input(1);
-  operation.targets = call.inputFlat(2);
-  operation.gradScale = call.input(3);
-  operation.losses = call.outputFlat(0);
-  operation.gradInput = call.outputRows(1);
-  operation.gradWeight = call.output(2);
-  operation.accumulateWeight = call.accumulate(2);
-  backend.run(operation, stream);
+kernels::LinearCrossEntropy crossEntropyOperation(const Call& call) {
+  return {.input = call.inputRows(0),
+          .weight = call.input(1),
+          .targets = call.inputFlat(2),
+          .gradScale = call.input(3),
+          .losses = call.outputFlat(0),
+          .gradInput = call.outputRows(1),
+          .gradWeight = call.output(2),
+          .accumulateWeight = call.accumulate(2)};
 }
 
 }  // namespace
@@ -192,7 +184,7 @@ OperatorEntry linearEntry() {
           .check = checkLinear,
           .gradient = linearGradient,
           .flops = linearFlops,
-          .run = runLinear};
+          .run = launch<linearOperation>};
 }
 
 OperatorEntry linearBackwardInputEntry() {
@@ -201,7 +193,7 @@ OperatorEntry linearBackwardInputEntry() {
           .outputs = {{"gradInput"}},
           .check = checkLinearBackwardInput,
           .flops = linearFlops,
-          .run = runLinearBackwardInput};
+          .run = launch<linearBackwardInputOperation>};
 }
 
 OperatorEntry linearBackwardWeightEntry() {
@@ -210,7 +202,7 @@ OperatorEntry linearBackwardWeightEntry() {
           .outputs = {{"gradWeight"}, {"gradBias", optional}},
           .check = checkLinearBackwardWeight,
           .flops = linearBackwardWeightFlops,
-          .run = runLinearBackwardWeight};
+          .run = launch<linearBackwardWeightOperation>};
 }
 
 OperatorEntry linearCrossEntropyEntry() {
@@ -220,7 +212,7 @@ OperatorEntry linearCrossEntropyEntry() {
           .check = checkCrossEntropy,
           .gradient = crossEntropyGradient,
           .flops = crossEntropyFlops,
-          .run = runCrossEntropy};
+          .run = launch<crossEntropyOperation>};
 }
 
 }  // namespace tandem::graph::detail

@@ -67,35 +67,31 @@ void normGradient(GradientBuilder& builder, std::size_t index) {
   builder.give(residual, gradient);
 }
 
-void runNorm(const Call& call, kernels::Backend& backend, kernels::Stream& stream) {
-  kernels::Norm operation;
-  operation.kind = call.attributes<NormAttributes>().kind;
-  operation.epsilon = call.attributes<NormAttributes>().epsilon;
-  operation.input = call.inputRows(0);
-  operation.residual = call.inputRows(1);
-  operation.weight = call.input(2);
-  operation.bias = call.input(3);
-  operation.sum = call.outputRows(0);
-  operation.output = call.outputRows(1);
-  operation.mean = call.outputFlat(2);
-  operation.reciprocal = call.outputFlat(3);
-  backend.run(operation, stream);
+kernels::Norm normOperation(const Call& call) {
+  return {.kind = call.attributes<NormAttributes>().kind,
+          .epsilon = call.attributes<NormAttributes>().epsilon,
+          .input = call.inputRows(0),
+          .residual = call.inputRows(1),
+          .weight = call.input(2),
+          .bias = call.input(3),
+          .sum = call.outputRows(0),
+          .output = call.outputRows(1),
+          .mean = call.outputFlat(2),
+          .reciprocal = call.outputFlat(3)};
 }
 
-void runNormBackward(const Call& call, kernels::Backend& backend, kernels::Stream& stream) {
-  kernels::NormBackward operation;
-  operation.kind = call.attributes<NormAttributes>().kind;
-  operation.gradOutput = call.inputRows(0);
-  operation.gradSum = call.inputRows(1);
-  operation.input = call.inputRows(2);
-  operation.weight = call.input(3);
-  operation.mean = call.inputFlat(4);
-  operation.reciprocal = call.inputFlat(5);
-  operation.gradInput = call.outputRows(0);
-  operation.gradWeight = call.output(1);
-  operation.gradBias = call.output(2);
-  operation.accumulate = call.accumulate(1);
-  backend.run(operation, stream);
+kernels::NormBackward normBackwardOperation(const Call& call) {
+  return {.kind = call.attributes<NormAttributes>().kind,
+          .gradOutput = call.inputRows(0),
+          .gradSum = call.inputRows(1),
+          .input = call.inputRows(2),
+          .weight = call.input(3),
+          .mean = call.inputFlat(4),
+          .reciprocal = call.inputFlat(5),
+          .gradInput = call.outputRows(0),
+          .gradWeight = call.output(1),
+          .gradBias = call.output(2),
+          .accumulate = call.accumulate(1)};
 }
 
 }  // namespace
@@ -106,7 +102,7 @@ OperatorEntry normEntry() {
           .outputs = {{"sum", optional}, {"output"}, {"mean", optional}, {"reciprocal"}},
           .check = checkNorm,
           .gradient = normGradient,
-          .run = runNorm,
+          .run = launch<normOperation>,
           .mayShare = [](const Node&, int output, int input) { return output == 0 && (input == 0 || input == 1); }};
 }
 
@@ -115,7 +111,7 @@ OperatorEntry normBackwardEntry() {
           .inputs = {{"gradOutput"}, {"gradSum", optional}, {"input"}, {"weight"}, {"mean", optional}, {"reciprocal"}},
           .outputs = {{"gradInput"}, {"gradWeight"}, {"gradBias", optional}},
           .check = checkNormBackward,
-          .run = runNormBackward,
+          .run = launch<normBackwardOperation>,
           .mayShare = [](const Node&, int output, int input) { return output == 0 && input == 1; }};
 }
 

@@ -143,6 +143,12 @@ class Call {
   bool firstMicroBatch_;
 };
 
+// OperatorEntry::run, of the function that says which operands of a call are which of the kernel's.
+template <auto operationOf>
+void launch(const Call& call, kernels::Backend& backend, kernels::Stream& stream) {
+  backend.run(operationOf(call), stream);
+}
+
 struct OperatorEntry {
   const char* name;
   std::vector<Operand> inputs;

@@ -34,6 +34,32 @@ TypeText split(const std::string& text) {
   return {text, ""};
 }
 
+// CLI11 takes "[a, b]" given to a list for two values, "[INST] Hi [/INST]" as well. A mark behind the bracket hides it
+// from that; the options take the mark off again.
+constexpr char endOfBrackets = '\x01';
+
+std::string markBrackets(const std::string& argument) {
+  const std::size_t equals = argument.starts_with("--") ? argument.find('=') : std::string::npos;
+  const std::size_t begin = equals == std::string::npos ? 0 : equals + 1;
+  const bool inBrackets = argument.size() > begin && argument[begin] == '[' && argument.back() == ']';
+  return inBrackets ? argument + endOfBrackets : argument;
+}
+
+std::string unmarked(std::string text) {
+  if (text.ends_with(endOfBrackets)) text.pop_back();
+  return text;
+}
+
+void takeMarksOff(CLI::App& app) {
+  const auto takeOff = [](std::string& value) {
+    value = unmarked(value);
+    return std::string();
+  };
+  for (CLI::Option* option : app.get_options()) {
+    if (option->get_expected_min() > 0) option->transform(CLI::Validator(takeOff, "", ""));
+  }
+}
+
 // What stands for the value in the help: "STEPS", "FILE", "auto|cpu|cuda".
 std::string valueName(const CLI::Option& option) {
   const TypeText text = split(option.get_type_name());
@@ -108,7 +134,7 @@ std::vector<std::string> flagNames(const CLI::App& app) {
 
 // What was left over: unknown flags and superfluous words.
 [[noreturn]] void reportUnknown(const CLI::App& app, const std::string& name) {
-  const std::string first = app.remaining().front();
+  const std::string first = unmarked(app.remaining().front());
   if (first.starts_with("-")) {
     const std::string flag = first.substr(0, first.find('='));
     usageError("unknown flag '" + flag + "'" + suggestionFor(flag, flagNames(app)), name);
@@ -135,7 +161,8 @@ class ConfigReader : public CLI::Config {
       if (!app_.get_option(flag)->get_configurable()) {
         usageError(where + "'" + entry.name + "' is for the command line only", program_);
       }
-      found.push_back({{}, entry.name, entry.values});
+      found.push_back({{}, entry.name, {}});
+      std::ranges::transform(entry.values, std::back_inserter(found.back().inputs), markBrackets);
     }
     return found;
   }
@@ -273,6 +300,7 @@ std::map<std::string, std::string> optionsUsed(const CLI::App& app) {
 // Lets CLI11 parse, and puts its complaints into our words.
 void parse(CLI::App& app, std::vector<std::string> arguments, const std::string& name,
            std::optional<std::string>& answer) {
+  std::ranges::transform(arguments, arguments.begin(), markBrackets);
   std::reverse(arguments.begin(), arguments.end());  // as CLI11 wants them
   try {
     app.parse(std::move(arguments));
@@ -303,6 +331,7 @@ ParsedCommandLine parseCommand(const Command& command, const std::string& name, 
   app.config_formatter(std::make_shared<ConfigReader>(app, name));
   if (command.declare) command.declare(app);
   declareCommon(app, parsed.common, texts, program);
+  takeMarksOff(app);
   parse(app, std::move(arguments), name, parsed.answer);
   if (parsed.answer) return parsed;
   refuseDoubleFlags(app, name);

@@ -115,6 +115,16 @@ TEST_F(CommandLine, refusesWhatIsMissingOrMalformed) {
   EXPECT_CONTAINS(complaint({"--steps", "1", "stray", "--data", "a"}), "unexpected argument 'stray'");
 }
 
+TEST_F(CommandLine, textInBracketsIsOneValue) {
+  const std::vector<std::string> texts = {"[INST] Hi, you [/INST]", "[]", "[a,b]"};
+  const auto used = parse({"--data", texts[0], texts[1], "--data=" + texts[2]}).common.used;
+  EXPECT_EQ(data, texts);
+  EXPECT_EQ(used.at("data"), "[INST] Hi, you [/INST] [] [a,b]");
+  parse({"--config", configFile("data = [\"[INST] Hi, you [/INST]\", \"[]\", '[a,b]']\n")});
+  EXPECT_EQ(data, texts);
+  EXPECT_CONTAINS(complaint({"--data", "a", "--model", "[x]"}), "--model is '[x]'; that does not exist");
+}
+
 TEST_F(CommandLine, takesEveryNumberThatFits) {
   parse({"--data", "a", "--steps", "9223372036854775807", "--seed", "18446744073709551615", "--rate", "12345678901",
          "--model", "/dev/null"});

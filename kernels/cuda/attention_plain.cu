@@ -10,7 +10,8 @@ namespace tandem::kernels::cuda {
 
 namespace {
 
-constexpr int warps = 4;  // a block; each goes its own way
+constexpr int warps = 4;         // a block; each goes its own way
+constexpr int blocksAtOnce = 6;  // of a multiprocessor: 80 registers a thread, with which nothing is spilled
 constexpr int longestRow = static_cast<int>(largestHeadSize);
 
 template <class T>
@@ -91,7 +92,7 @@ __device__ __forceinline__ void storeRow(const float (&sums)[owned], float facto
 }
 
 template <class T, int owned>
-__global__ void __launch_bounds__(warps* warpLanes) plainForwardKernel(PlainForward<T> call) {
+__global__ void __launch_bounds__(warps* warpLanes, blocksAtOnce) plainForwardKernel(PlainForward<T> call) {
   SHARED_ARRAY(float, queries, [warps][longestRow]);
   SHARED_ARRAY(float, weights, [warps][warpLanes]);
   const unsigned row = rowOfWarp();
@@ -128,7 +129,7 @@ __global__ void __launch_bounds__(warps* warpLanes) plainForwardKernel(PlainForw
 
 // With P = exp(scale q.k - logSumExp) and dS = P (gradOutput.v - delta): gradQuery = scale dS k.
 template <class T, int owned>
-__global__ void __launch_bounds__(warps* warpLanes) plainQueryBackwardKernel(PlainBackward<T> call) {
+__global__ void __launch_bounds__(warps* warpLanes, blocksAtOnce) plainQueryBackwardKernel(PlainBackward<T> call) {
   SHARED_ARRAY(float, queries, [warps][longestRow]);
   SHARED_ARRAY(float, gradients, [warps][longestRow]);
   SHARED_ARRAY(float, gradScores, [warps][warpLanes]);
@@ -163,7 +164,7 @@ __global__ void __launch_bounds__(warps* warpLanes) plainQueryBackwardKernel(Pla
 
 // gradValue = P gradOutput, gradKey = scale dS q, over the queries of all heads that read the key, in their order.
 template <class T, int owned>
-__global__ void __launch_bounds__(warps* warpLanes) plainKeyBackwardKernel(PlainBackward<T> call) {
+__global__ void __launch_bounds__(warps* warpLanes, blocksAtOnce) plainKeyBackwardKernel(PlainBackward<T> call) {
   SHARED_ARRAY(float, keys, [warps][longestRow]);
   SHARED_ARRAY(float, values, [warps][longestRow]);
   SHARED_ARRAY(float, weights, [warps][warpLanes]);

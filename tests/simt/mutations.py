@@ -13,6 +13,7 @@ linked before the library that holds the sound one.
 """
 
 import argparse
+import concurrent.futures
 import json
 import os
 import pathlib
@@ -94,7 +95,10 @@ def run(program, entry):
     return result.returncode == 0
 
 
-def is_caught(entry, build):
+def judge(entry, build):
+    """Whether the mutation is caught, by tests that pass without it."""
+    if not run(build / PROGRAM, entry):
+        raise SystemExit(f"mutations.py: the sound kernels fail {entry['tests']} already")
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         return not run(link_mutant(build, compile_mutant(entry, build, folder), folder), entry)
@@ -110,15 +114,13 @@ def main():
     entries = json.loads((pathlib.Path(__file__).parent / "mutations.json").read_text(encoding="utf-8"))
     chosen = [entry for entry in entries if (entry.get("quick") or not arguments.quick)
               and arguments.only in entry["file"] + entry["breaks"]]
-    survivors = 0
     for entry in chosen:
         mutated(entry)  # every entry has to fit, before minutes are spent
-    for entry in chosen:
-        if not run(build / PROGRAM, entry):
-            fail(f"the sound kernels fail {entry['tests']} already")
-        caught = is_caught(entry, build)
-        survivors += not caught
-        print(f"{'caught  ' if caught else 'SURVIVED'}  {entry['file']}: {entry['breaks']}", flush=True)
+    survivors = 0
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        for entry, caught in zip(chosen, pool.map(lambda entry: judge(entry, build), chosen)):
+            survivors += not caught
+            print(f"{'caught  ' if caught else 'SURVIVED'}  {entry['file']}: {entry['breaks']}", flush=True)
     print(f"{len(chosen) - survivors} of {len(chosen)} mutations caught")
     sys.exit(1 if survivors or not chosen else 0)
 

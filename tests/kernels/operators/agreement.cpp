@@ -5,6 +5,7 @@
 #include <limits>
 #include <sstream>
 
+#include "tests/kernels/operators/backends.h"
 #include "tests/kernels/operators/workspace.h"
 
 namespace tandem::kernels::test {
@@ -182,6 +183,7 @@ std::string compareRepetition(const Case& recipe, DType varied, Backend& tested)
     Placement place(tested, start);
     for (const Step& step : recipe.steps) place.run(step);
     place.download(*image);
+    changeOrderOfThreads();
   }
   for (const auto& [name, bytes] : first.buffers) {
     if (bytes != second.buffers.at(name)) return name + " differs between two runs of the same operators\n";

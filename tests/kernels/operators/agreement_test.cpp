@@ -81,6 +81,16 @@ bool multipliesMatrices(const Subject& subject) {
          (family == "linear" || family == "linearCrossEntropy" || family == "newtonSchulz");
 }
 
+class DeviceOperators : public Operators {};
+
+TEST_P(DeviceOperators, giveTheSameBitsTwice) { EXPECT_EQ(compareRepetition(recipe(), type(), backend()), ""); }
+
+INSTANTIATE_TEST_SUITE_P(All, DeviceOperators, testing::ValuesIn(subjects([](const Subject& s) {
+                           return isTested(s) && !s.backend->hasThreads;
+                         })),
+                         nameOfParameter);
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(DeviceOperators);
+
 class MatrixOperators : public Operators {};
 
 TEST_P(MatrixOperators, giveTheSameByEveryMatrixLibrary) {

@@ -3,6 +3,10 @@
 #include <map>
 #include <tuple>
 
+#ifdef TANDEM_TEST_EMULATED
+#include "kernels/cuda/launch.h"
+#endif
+
 namespace tandem::kernels::test {
 
 const std::vector<BackendChoice>& backendChoices() {
@@ -28,5 +32,14 @@ Backend& backendFor(const BackendChoice& choice, int threads, const std::string&
   if (choice.name == "reference") backend = makeReferenceBackend();
   return *backend;
 }
+
+#ifdef TANDEM_TEST_EMULATED
+void changeOrderOfThreads() {
+  static std::uint64_t seed = 100;
+  simt::set_seed(++seed);
+}
+#else
+void changeOrderOfThreads() {}
+#endif
 
 }  // namespace tandem::kernels::test

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Builds a preset with its tests and runs them.
 #
-#   tests/run.sh [--preset cpu|cuda|asan|tsan|coverage] [--fast] [--jobs N] [ctest's options, such as -R NAME or -L LABEL]
+#   tests/run.sh [--preset cpu|cuda|asan|tsan|coverage] [--fast | --only NAME] [--jobs N] [ctest's options, such as -R NAME or -L LABEL]
 #
-# --fast builds and runs only the tests of that label.
+# --fast builds and runs only the tests of that label; --only builds one test program and runs its tests.
 #
 # Labels: fast (units, seconds), mpi (several ranks), integration (the executables chained), simt (CUDA on an emulated
 # device), house (rules of the code).
@@ -19,6 +19,7 @@ while (($#)); do
         --preset) preset=$2; shift 2 ;;
         --jobs) jobs=$2; shift 2 ;;
         --fast) target=fast_tests; options+=(-L fast); shift ;;
+        --only) target=$2; options+=(-R "^$2\\."); shift 2 ;;
         *) options+=("$1"); shift ;;
     esac
 done

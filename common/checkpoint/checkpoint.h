@@ -54,7 +54,8 @@ struct Metadata {
 };
 
 // Saves in the background. The step loop waits for one copy of what it saves, kept for the next save; then it calls
-// poll() once a step, which never blocks. A thread of low priority writes; it never communicates.
+// poll() once a step, which never blocks. A thread of low priority writes, resting most of the time until somebody
+// waits for it; it never communicates.
 //
 // Holds the run's lock: an output folder in use by another live process is an Error of kind usage. Removes what an
 // interrupted save or deletion left behind. All members but idle and failed are collective over the communicator.

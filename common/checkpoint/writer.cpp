@@ -98,7 +98,8 @@ class Writer::Implementation {
       throw;
     }
     stage_ = Stage::writing;
-    shardJob_.emplace([this] { detail::writeShard(*file_, image_.bytes(), cancelled_); });
+    orders_.hurried = false;
+    shardJob_.emplace([this] { detail::writeShard(*file_, image_.bytes(), orders_); });
   }
 
   void poll() {
@@ -108,6 +109,7 @@ class Writer::Implementation {
 
   void finish() {
     if (stage_ == Stage::idle) return;
+    orders_.hurried = true;
     while (stage_ != Stage::ended) {
       if (!advance()) std::this_thread::sleep_for(std::chrono::microseconds(500));
     }
@@ -241,7 +243,7 @@ class Writer::Implementation {
 
   // While an exception passes: the other ranks may not come to an agreement any more.
   void giveUp() {
-    cancelled_ = true;
+    orders_.cancelled = true;
     const bool unfinished = shardJob_ || stage_ == Stage::reporting;
     shardJob_.reset();
     commitJob_.reset();
@@ -261,7 +263,7 @@ class Writer::Implementation {
   Metadata metadata_;
   detail::ShardImage image_;
   std::optional<base::File> file_;
-  std::atomic<bool> cancelled_ = false;
+  detail::WriteOrders orders_;
   std::optional<detail::Background> shardJob_;
 
   Report report_;

@@ -13,9 +13,16 @@
 
 namespace tandem::checkpoint::detail {
 
-// Writes a shard into its open, empty file, durably. The bytes begin at a page of the memory. Ends early, with an
-// Error, once `cancelled`.
-void writeShard(const base::File& file, std::span<const std::byte> bytes, const std::atomic<bool>& cancelled);
+// What the step loop tells the thread that writes.
+struct WriteOrders {
+  std::atomic<bool> cancelled = false;
+  std::atomic<bool> hurried = false;  // somebody waits for the end
+};
+
+// Writes a shard into its open, empty file, durably. The bytes begin at a page of the memory. Unless hurried it rests
+// most of the time: a disk takes time from the cores too (interrupts, copies, an emulator), and nothing waits for the
+// end. Ends early, with an Error, once cancelled.
+void writeShard(const base::File& file, std::span<const std::byte> bytes, const WriteOrders& orders);
 
 // Writes checkpoint.h5 and the checksums into the folder, where the shards lie already, durably.
 void writeIndex(const std::filesystem::path& folder, const Metadata& metadata, const Layout& layout);

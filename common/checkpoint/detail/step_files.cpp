@@ -33,9 +33,9 @@ void writeWhole(const fs::path& path, std::span<const std::byte> bytes) {
 
 using Clock = std::chrono::steady_clock;
 
-// After work that took so long, several times as long; so steps lose a sixth of what they would lose otherwise.
+// After work that took so long, several times as long; so steps lose a tenth of what they would lose otherwise.
 void rest(Clock::duration work, const WriteOrders& orders) {
-  constexpr int restsPerWork = 5;
+  constexpr int restsPerWork = 9;
   const Clock::time_point end = Clock::now() + restsPerWork * work;
   while (Clock::now() < end && !orders.hurried && !orders.cancelled) {
     std::this_thread::sleep_for(std::chrono::milliseconds(2));

@@ -37,6 +37,7 @@ std::string nameOfCurrent;
 
 // Only calls that a signal handler may make.
 void keepCurrent() {
+  if (current.data() == nullptr) return;
   const int file = ::open(nameOfCurrent.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0666);
   const bool kept = file >= 0 && ::write(file, current.data(), current.size()) == static_cast<ssize_t>(current.size());
   constexpr std::string_view said = "the input is left in the working folder as NAME_fuzz.input\n";
@@ -76,6 +77,7 @@ void runOne(std::string_view input) {
     std::abort();
   }
   limitTime(0);
+  current = {};  // what ends the process from here on has no input to blame
 }
 
 class Mutator {

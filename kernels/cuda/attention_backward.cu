@@ -240,20 +240,8 @@ void flashBackward(const AttentionBackward& call, Context& context) {
     float* deltas = context.scratch.get<float>(0, shape.rows());
     attentionDeltas(call, deltas, context);
     FlashBackward<T> backward;
-    backward.query = headsOf<T>(call.query);
-    backward.key = headsOf<T>(call.key);
-    backward.value = headsOf<T>(call.value);
-    backward.gradOutput = headsOf<T>(call.gradOutput);
-    backward.gradQuery = headsOf<T>(call.gradQuery);
-    backward.gradKey = headsOf<T>(call.gradKey);
-    backward.gradValue = headsOf<T>(call.gradValue);
-    backward.logSumExp = elements<float>(call.logSumExp);
-    backward.deltas = deltas;
-    backward.sight = {elements<std::int32_t>(call.documentStart), nullptr, static_cast<int>(shape[1]),
-                      static_cast<int>(call.window)};
-    backward.grouping = {static_cast<int>(shape[2]), static_cast<int>(call.key.shape[2])};
+    setOperands<T>(backward, call, deltas);
     backward.tiles = static_cast<int>(ceilDivide(shape[1], blockRows));
-    backward.scale = call.scale;
     withTileSize(shape[3], [&](auto size) { launchBackward<T, size()>(backward, shape[0], context); });
   });
 }

@@ -194,14 +194,7 @@ void flashForward(const Attention& call, Context& context) {
     using T = decltype(element);
     const base::Shape& shape = call.query.shape;
     FlashForward<T> forward;
-    forward.query = headsOf<T>(call.query);
-    forward.key = headsOf<T>(call.key);
-    forward.value = headsOf<T>(call.value);
-    forward.output = headsOf<T>(call.output);
-    forward.logSumExp = elements<float>(call.logSumExp);
-    forward.sight = {elements<std::int32_t>(call.documentStart), nullptr, static_cast<int>(shape[1]),
-                     static_cast<int>(call.window)};
-    forward.grouping = {static_cast<int>(shape[2]), static_cast<int>(call.key.shape[2])};
+    setOperands<T>(forward, call);
     forward.scale = call.scale * log2e;
     withTileSize(shape[3], [&](auto size) { launchForward<T, size()>(forward, shape[0], "Attention", context); });
   });

@@ -51,6 +51,13 @@ struct Sight {
   }
 };
 
+// Of a call over a whole row of the batch (Attention, AttentionBackward).
+template <class Call>
+Sight sightOf(const Call& call) {
+  return {elements<std::int32_t>(call.documentStart), nullptr, static_cast<int>(call.query.shape[1]),
+          static_cast<int>(call.window)};
+}
+
 // Query head h reads the keys of head h * kvHeads / heads.
 struct Grouping {
   int heads = 0, kvHeads = 0;
@@ -65,6 +72,41 @@ struct Grouping {
   // Heads of the largest group.
   int largest() const { return (heads + kvHeads - 1) / kvHeads; }
 };
+
+template <class Call>
+Grouping groupingOf(const Call& call) {
+  return {static_cast<int>(call.query.shape[2]), static_cast<int>(call.key.shape[2])};
+}
+
+// Fills the operands that a pass of the backward kernels has under the contract's names, whatever else it has.
+template <class T, class Operands>
+void setOperands(Operands& operands, const AttentionBackward& call, const float* deltas) {
+  operands.query = headsOf<T>(call.query);
+  operands.key = headsOf<T>(call.key);
+  operands.value = headsOf<T>(call.value);
+  operands.gradOutput = headsOf<T>(call.gradOutput);
+  operands.gradQuery = headsOf<T>(call.gradQuery);
+  operands.gradKey = headsOf<T>(call.gradKey);
+  operands.gradValue = headsOf<T>(call.gradValue);
+  operands.logSumExp = elements<float>(call.logSumExp);
+  operands.deltas = deltas;
+  operands.sight = sightOf(call);
+  operands.grouping = groupingOf(call);
+  operands.scale = call.scale;
+}
+
+// The same of the forward pass.
+template <class T, class Operands>
+void setOperands(Operands& operands, const Attention& call) {
+  operands.query = headsOf<T>(call.query);
+  operands.key = headsOf<T>(call.key);
+  operands.value = headsOf<T>(call.value);
+  operands.output = headsOf<T>(call.output);
+  operands.logSumExp = elements<float>(call.logSumExp);
+  operands.sight = sightOf(call);
+  operands.grouping = groupingOf(call);
+  operands.scale = call.scale;
+}
 
 // Rows of a view of heads as kernels count and divide them: in 32 bits, which memory cannot exceed.
 inline unsigned rowCount(const Shape& shape) {

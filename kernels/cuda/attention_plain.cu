@@ -225,18 +225,10 @@ void plainForward(const Attention& call, Context& context) {
     using T = decltype(element);
     const Shape& shape = call.query.shape;
     PlainForward<T> forward;
-    forward.query = headsOf<T>(call.query);
-    forward.key = headsOf<T>(call.key);
-    forward.value = headsOf<T>(call.value);
-    forward.output = headsOf<T>(call.output);
-    forward.logSumExp = elements<float>(call.logSumExp);
-    forward.sight = {elements<std::int32_t>(call.documentStart), nullptr, static_cast<int>(shape[1]),
-                     static_cast<int>(call.window)};
-    forward.grouping = {static_cast<int>(shape[2]), static_cast<int>(call.key.shape[2])};
+    setOperands<T>(forward, call);
     forward.rows = rowCount(shape);
     forward.size = static_cast<int>(shape[3]);
     forward.vectors = rowsTakePieces(call.key);
-    forward.scale = call.scale;
     withOwned(shape[3], [&](auto owned) {
       check(launch<plainForwardKernel<T, owned()>>(gridFor(forward.rows, context), forward), "Attention");
     });
@@ -250,22 +242,10 @@ void plainBackward(const AttentionBackward& call, Context& context) {
     float* deltas = context.scratch.get<float>(0, shape.rows());
     attentionDeltas(call, deltas, context);
     PlainBackward<T> backward;
-    backward.query = headsOf<T>(call.query);
-    backward.key = headsOf<T>(call.key);
-    backward.value = headsOf<T>(call.value);
-    backward.gradOutput = headsOf<T>(call.gradOutput);
-    backward.gradQuery = headsOf<T>(call.gradQuery);
-    backward.gradKey = headsOf<T>(call.gradKey);
-    backward.gradValue = headsOf<T>(call.gradValue);
-    backward.logSumExp = elements<float>(call.logSumExp);
-    backward.deltas = deltas;
-    backward.sight = {elements<std::int32_t>(call.documentStart), nullptr, static_cast<int>(shape[1]),
-                      static_cast<int>(call.window)};
-    backward.grouping = {static_cast<int>(shape[2]), static_cast<int>(call.key.shape[2])};
+    setOperands<T>(backward, call, deltas);
     backward.size = static_cast<int>(shape[3]);
     backward.vectors = rowsTakePieces(call.query) && rowsTakePieces(call.key) && rowsTakePieces(call.value) &&
                        rowsTakePieces(call.gradOutput);
-    backward.scale = call.scale;
     withOwned(shape[3], [&](auto owned) {
       backward.rows = rowCount(shape);
       check(launch<plainQueryBackwardKernel<T, owned()>>(gridFor(backward.rows, context), backward),

@@ -1,4 +1,5 @@
 #include "common/comm/nccl_group.h"
+#include "common/runtime/detail/device_group.h"
 #include "common/runtime/device_communicator.h"
 
 namespace tandem::runtime {
@@ -8,49 +9,23 @@ using comm::Buffer;
 using comm::ConstBuffer;
 using Counts = std::span<const std::int64_t>;
 
-std::int64_t bytesOf(const ConstBuffer& buffer) { return buffer.count * base::byteSize(buffer.type); }
-
-class NcclCommunicator final : public comm::Communicator {
+class NcclCommunicator final : public detail::DeviceGroup {
  public:
   NcclCommunicator(comm::Communicator& ranks, std::unique_ptr<comm::Communicator> owned, kernels::Backend& backend,
                    kernels::Stream& compute, bool allowKnownBad)
-      : owned_(std::move(owned)),
-        ranks_(ranks),
-        backend_(backend),
-        compute_(compute),
-        stream_(backend.makeStream()),
+      : DeviceGroup(ranks, std::move(owned), backend, compute),
         allowKnownBad_(allowKnownBad),
         nccl_(comm::makeNcclGroup(ranks, allowKnownBad)) {}
 
-  int rank() const override { return ranks_.rank(); }
-  int size() const override { return ranks_.size(); }
-  int ranksOnThisHost() const override { return ranks_.ranksOnThisHost(); }
   std::string description() const override { return nccl_->description() + " beside " + ranks_.description(); }
-  double secondsWaited() const override { return ranks_.secondsWaited(); }
-
-  void barrier() override {
-    compute_.synchronize();
-    ranks_.barrier();
-  }
   void broadcast(Buffer buffer, int root) override {
     start("broadcast", buffer, [&] { nccl_->broadcast(buffer, root, stream_->handle()); })->wait();
-  }
-  void allReduce(Buffer buffer, comm::Reduction reduction) override { startAllReduce(buffer, reduction)->wait(); }
-  void reduceScatter(ConstBuffer given, Buffer received, Counts counts) override {
-    startReduceScatter(given, received, counts)->wait();
-  }
-  void allGather(ConstBuffer given, Buffer received, Counts counts) override {
-    startAllGather(given, received, counts)->wait();
   }
   void allToAll(ConstBuffer given, Counts givenCounts, Buffer received, Counts receivedCounts) override {
     start("allToAll", given, [&] {
       nccl_->allToAll(given, givenCounts, received, receivedCounts, stream_->handle());
     })->wait();
   }
-  // NCCL has no tags: messages between two ranks arrive in the order of their sending.
-  void send(ConstBuffer buffer, int destination, int tag) override { startSend(buffer, destination, tag)->wait(); }
-  void receive(Buffer buffer, int source, int tag) override { startReceive(buffer, source, tag)->wait(); }
-
   std::unique_ptr<comm::Request> startAllReduce(Buffer buffer, comm::Reduction reduction) override {
     return start("allReduce", buffer, [&] { nccl_->allReduce(buffer, reduction, stream_->handle()); });
   }
@@ -60,6 +35,7 @@ class NcclCommunicator final : public comm::Communicator {
   std::unique_ptr<comm::Request> startAllGather(ConstBuffer given, Buffer received, Counts counts) override {
     return start("allGather", received, [&] { nccl_->allGather(given, received, counts, stream_->handle()); });
   }
+  // NCCL has no tags: messages between two ranks arrive in the order of their sending.
   std::unique_ptr<comm::Request> startSend(ConstBuffer buffer, int destination, int) override {
     return start("send", buffer, [&] { nccl_->send(buffer, destination, stream_->handle()); });
   }
@@ -98,11 +74,6 @@ class NcclCommunicator final : public comm::Communicator {
     return std::make_unique<Exchange>(*this, name, bytesOf(buffer));
   }
 
-  std::unique_ptr<comm::Communicator> owned_;  // of a part: the group of the host
-  comm::Communicator& ranks_;
-  kernels::Backend& backend_;
-  kernels::Stream& compute_;
-  std::unique_ptr<kernels::Stream> stream_;
   bool allowKnownBad_;
   std::unique_ptr<comm::NcclGroup> nccl_;
 };

@@ -2,6 +2,7 @@
 #include <deque>
 #include <functional>
 
+#include "common/runtime/detail/device_group.h"
 #include "common/runtime/device_communicator.h"
 
 namespace tandem::runtime {
@@ -104,27 +105,13 @@ class Exchange {
   std::unique_ptr<Request> travelling_;
 };
 
-class StagedCommunicator final : public comm::Communicator {
+class StagedCommunicator final : public detail::DeviceGroup {
  public:
   StagedCommunicator(comm::Communicator& ranks, std::unique_ptr<comm::Communicator> owned, kernels::Backend& backend,
                      kernels::Stream& compute)
-      : owned_(std::move(owned)),
-        ranks_(ranks),
-        backend_(backend),
-        compute_(compute),
-        stream_(backend.makeStream()),
-        pool_(backend) {}
+      : DeviceGroup(ranks, std::move(owned), backend, compute), pool_(backend) {}
 
-  int rank() const override { return ranks_.rank(); }
-  int size() const override { return ranks_.size(); }
-  int ranksOnThisHost() const override { return ranks_.ranksOnThisHost(); }
   std::string description() const override { return ranks_.description() + " through the host's memory"; }
-  double secondsWaited() const override { return ranks_.secondsWaited(); }
-
-  void barrier() override {
-    compute_.synchronize();
-    ranks_.barrier();
-  }
   void broadcast(Buffer buffer, int root) override {
     atOnce(buffer, buffer, [&](void* given, void* received) {
       ranks_.broadcast({given, buffer.type, buffer.count}, root);
@@ -137,16 +124,6 @@ class StagedCommunicator final : public comm::Communicator {
                       receivedCounts);
     });
   }
-  void allReduce(Buffer buffer, comm::Reduction reduction) override { startAllReduce(buffer, reduction)->wait(); }
-  void reduceScatter(ConstBuffer given, Buffer received, Counts counts) override {
-    startReduceScatter(given, received, counts)->wait();
-  }
-  void allGather(ConstBuffer given, Buffer received, Counts counts) override {
-    startAllGather(given, received, counts)->wait();
-  }
-  void send(ConstBuffer buffer, int destination, int tag) override { startSend(buffer, destination, tag)->wait(); }
-  void receive(Buffer buffer, int source, int tag) override { startReceive(buffer, source, tag)->wait(); }
-
   std::unique_ptr<Request> startAllReduce(Buffer buffer, comm::Reduction reduction) override {
     return start(buffer, buffer, [=, this](void* given, void* received) {
       // In place at the receiving copy, which is the one that goes back.
@@ -240,11 +217,6 @@ class StagedCommunicator final : public comm::Communicator {
     pool_.giveBack(to);
   }
 
-  std::unique_ptr<comm::Communicator> owned_;  // of a part: the group of the host
-  comm::Communicator& ranks_;
-  kernels::Backend& backend_;
-  kernels::Stream& compute_;
-  std::unique_ptr<kernels::Stream> stream_;
   StagingPool pool_;
   std::deque<std::shared_ptr<Exchange>> notStarted_;
 };

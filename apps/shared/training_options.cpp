@@ -1,0 +1,117 @@
+#include "apps/shared/training_options.h"
+
+#include <cmath>
+#include <filesystem>
+
+#include "common/base/error.h"
+#include "common/base/units.h"
+#include "common/data/batch_stream.h"
+
+namespace tandem::app {
+namespace {
+
+[[noreturn]] void refuse(const std::string& message) { throw base::Error(base::ErrorKind::usage, message); }
+
+void demandAtLeast(const std::string& option, std::int64_t value, std::int64_t least) {
+  if (value < least) refuse(option + " is " + std::to_string(value) + "; it must be at least " + std::to_string(least));
+}
+
+void check(const train::TrainOptions& options) {
+  demandAtLeast("--batch-tokens", options.batchTokens, 1);
+  demandAtLeast("--sequence-length", options.sequenceLength, 1);
+  demandAtLeast("--micro-batch", options.microBatch, 0);
+  demandAtLeast("--warmup-steps", options.schedule.warmupSteps, 0);
+  demandAtLeast("--evaluate-every", options.evaluateEvery, 0);
+  demandAtLeast("--evaluate-tokens", options.evaluateTokens, 0);
+  demandAtLeast("--checkpoint-every", options.checkpointEvery, 0);
+  demandAtLeast("--max-bad-steps", options.maxBadSteps, 1);
+  demandAtLeast("--keep", options.keep, 0);
+  auto demand = [](bool holds, const std::string& option, const std::string& range) {
+    if (!holds) refuse(option + " must be " + range);
+  };
+  auto isPart = [](double value) { return value >= 0 && value <= 1; };
+  auto decays = [](float value) { return value >= 0 && value < 1; };
+  demand(options.schedule.peak > 0 && std::isfinite(options.schedule.peak), "--learning-rate", "a number above 0");
+  demand(isPart(options.schedule.lastFraction), "--last-fraction", "from 0 to 1");
+  demand(isPart(options.schedule.decayFraction), "--decay-fraction", "from 0 to 1");
+  demand(decays(options.optimizer.beta1), "--beta1", "at least 0 and below 1");
+  demand(decays(options.optimizer.beta2), "--beta2", "at least 0 and below 1");
+  demand(options.optimizer.epsilon > 0, "--epsilon", "above 0");
+  demand(options.optimizer.weightDecay >= 0, "--weight-decay", "0 (none) or above");
+  demand(options.clipNorm >= 0, "--clip-norm", "0 (no clipping) or above");
+}
+
+}  // namespace
+
+void declareTrainingOptions(CLI::App& app, train::TrainOptions& options, TrainingTexts& texts) {
+  app.add_option("--model", options.model, "Model configuration (JSON with Hugging Face field names)")
+      ->required()
+      ->check(CLI::ExistingFile)
+      ->type_name("FILE");
+  app.add_option("--data", options.data, "Training datasets, each with an optional weight")->type_name("FILE[:WEIGHT]");
+  app.add_option("--val", options.validation, "Datasets to evaluate on")->check(CLI::ExistingFile)->type_name("FILE");
+  app.add_option("--output", options.output, "Run folder: checkpoints, metrics, run.json")->type_name("FOLDER");
+  app.add_option("--steps", options.steps, "Steps of the whole run")->type_name("STEPS");
+  app.add_option("--tokens", texts.tokens, "The same in tokens, instead of --steps")->type_name("TOKENS");
+  app.add_option("--batch-tokens", options.batchTokens, "Tokens of a step, over all ranks")
+      ->required()
+      ->type_name("TOKENS");
+  app.add_option("--sequence-length", options.sequenceLength, "Tokens of a row")->required()->type_name("TOKENS");
+  app.add_option("--micro-batch", options.microBatch, "Rows that a rank computes at once; 0: chosen")
+      ->type_name("ROWS");
+  app.add_flag("--cross-documents", options.crossDocuments, "Let attention and targets cross document boundaries");
+  app.add_option("--seed", options.seed, "Of the initial weights and the order of samples")->type_name("NUMBER");
+  app.add_option("--learning-rate", options.schedule.peak, "Peak of the schedule")->type_name("RATE");
+  app.add_option("--schedule", texts.schedule, "constant, linear, cosine or wsd")->type_name("NAME");
+  app.add_option("--warmup-steps", options.schedule.warmupSteps, "Steps of rising learning rate")->type_name("STEPS");
+  app.add_option("--last-fraction", options.schedule.lastFraction, "Learning rate at the end, as a part of the peak")
+      ->type_name("PART");
+  app.add_option("--decay-fraction", options.schedule.decayFraction, "Part of the steps that wsd decays in")
+      ->type_name("PART");
+  app.add_option("--optimizer", texts.optimizer, "adamw, or muon for the layers' matrices")->type_name("NAME");
+  app.add_option("--beta1", options.optimizer.beta1, "AdamW: decay of the first moment")->type_name("PART");
+  app.add_option("--beta2", options.optimizer.beta2, "AdamW: decay of the second moment")->type_name("PART");
+  app.add_option("--epsilon", options.optimizer.epsilon, "AdamW: added to the root of the second moment")
+      ->type_name("NUMBER");
+  app.add_option("--weight-decay", options.optimizer.weightDecay, "Of matrices; norms and biases have none")
+      ->type_name("RATE");
+  app.add_option("--clip-norm", options.clipNorm, "Largest norm of the gradient; 0: no clipping")->type_name("NORM");
+  app.add_option("--max-bad-steps", options.maxBadSteps, "Steps in a row without a finite loss that end the run")
+      ->type_name("STEPS");
+  app.add_option("--precision", texts.precision, "Storage of weights and activations: fp32 or bf16")->type_name("NAME");
+  app.add_option("--recompute", texts.recompute, "Activations to compute again: none, selective or full")
+      ->type_name("NAME");
+  app.add_option("--evaluate-every", options.evaluateEvery, "0: at the end only")->type_name("STEPS");
+  app.add_option("--evaluate-tokens", options.evaluateTokens, "Of each dataset; 0: all")->type_name("TOKENS");
+  app.add_option("--checkpoint-every", options.checkpointEvery, "0: at the end only")->type_name("STEPS");
+  app.add_option("--keep", options.keep, "Checkpoints to leave in the folder; 0: all")->type_name("NUMBER");
+  app.add_option("--time-limit", texts.timeLimit,
+                 "Stop with a checkpoint and exit code 75 after 90s, 30m, 2h...; 0s: never")
+      ->type_name("TIME");
+  app.add_option("--resume", options.resume, "auto, never, or a checkpoint to go on from")
+      ->type_name("auto|never|PATH");
+  app.add_flag("--profile", options.profile, "Print the seconds of each operator at the end");
+  app.add_flag("--dry-run", texts.dryRun, "Print parameters, memory and FLOP of a step, and stop; reads no data");
+  declareDeviceOptions(app, texts.device);
+}
+
+train::TrainOptions completeTrainingOptions(train::TrainOptions options, const TrainingTexts& texts) {
+  options.optimizer.method = optim::parseMethod(texts.optimizer);
+  options.schedule.kind = optim::parseSchedule(texts.schedule);
+  options.recompute = graph::parseRecompute(texts.recompute);
+  options.timeLimit = base::parseDuration(texts.timeLimit);
+  options.storage = train::parsePrecision(texts.precision);
+  check(options);
+  if ((options.steps > 0) == (texts.tokens > 0) && !texts.dryRun) refuse("give either --steps or --tokens, above zero");
+  if (texts.tokens > 0) options.steps = (texts.tokens + options.batchTokens - 1) / options.batchTokens;
+  if (texts.dryRun) return options;
+  if (options.data.empty()) refuse("--data is required");
+  for (const std::string& text : options.data) {
+    const std::filesystem::path path = data::parseWeightedPath(text).path;
+    if (!std::filesystem::exists(path)) refuse("--data: '" + path.string() + "' does not exist");
+  }
+  if (options.output.empty()) refuse("--output is required");
+  return options;
+}
+
+}  // namespace tandem::app

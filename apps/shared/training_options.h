@@ -1,0 +1,30 @@
+#pragma once
+// The options of a training run, which pretrain declares and preflight tries out before it.
+
+#include <cstdint>
+#include <string>
+
+#include "apps/shared/device.h"
+#include "apps/shared/program.h"
+#include "common/train/options.h"
+
+namespace tandem::app {
+
+// The options whose types the command line does not know.
+struct TrainingTexts {
+  std::string precision = "fp32";
+  std::string recompute = "none";
+  std::string schedule = "cosine";
+  std::string optimizer = "adamw";
+  std::string timeLimit = "0s";
+  DeviceOptions device;
+  std::int64_t tokens = 0;
+  bool dryRun = false;  // only a plan is wanted: data and output may be missing
+};
+
+void declareTrainingOptions(CLI::App& app, train::TrainOptions& options, TrainingTexts& texts);
+
+// What a run is asked to do. Throws Error of kind usage for what cannot be meant.
+train::TrainOptions completeTrainingOptions(train::TrainOptions options, const TrainingTexts& texts);
+
+}  // namespace tandem::app

@@ -1,0 +1,282 @@
+#include "common/checkpoint/quantisation.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "common/base/error.h"
+
+namespace tandem::checkpoint {
+namespace {
+
+using base::Error;
+using base::ErrorKind;
+using base::Float16;
+using kernels::quantisedBlock;
+using kernels::quantisedGroup;
+using kernels::quantisedGroups;
+
+constexpr std::int64_t largestInt8 = 127, largestInt4 = 15;
+constexpr auto halfGroup = static_cast<std::size_t>(quantisedGroup / 2);
+
+std::string text(const RowsPlace& place, std::int64_t row) {
+  return "matrix '" + place.matrix + "', row " + std::to_string(place.firstRow + row);
+}
+
+std::int64_t scaleBytesOfRow(QuantisedFormat format, std::int64_t inputs) {
+  return format == QuantisedFormat::int8 ? 4 : quantisedGroups(inputs) * 4;
+}
+
+// Bytes of a row's codes in a file, where int8 has no padding.
+std::int64_t storedCodeBytes(QuantisedFormat format, std::int64_t inputs) {
+  return format == QuantisedFormat::int8 ? inputs : kernels::codeBytesOfRow(format, inputs);
+}
+
+template <class T>
+T at(const std::byte* memory, std::int64_t index) {
+  T value;
+  std::memcpy(&value, memory + index * static_cast<std::int64_t>(sizeof value), sizeof value);
+  return value;
+}
+template <class T>
+void put(std::byte* memory, std::int64_t index, const T& value) {
+  std::memcpy(memory + index * static_cast<std::int64_t>(sizeof value), &value, sizeof value);
+}
+
+void refuseNonFinite(std::span<const float> row, const RowsPlace& place, std::int64_t index) {
+  const auto found = std::find_if(row.begin(), row.end(), [](float value) { return !std::isfinite(value); });
+  if (found == row.end()) return;
+  throw Error(ErrorKind::badData, text(place, index) + ", column " + std::to_string(found - row.begin()) + " is " +
+                                      std::to_string(*found) +
+                                      ": only finite numbers can be quantised; the model is damaged or has diverged");
+}
+
+// --- int8 ------------------------------------------------------------------------------------------------------------
+
+void quantiseInt8(std::span<const float> row, std::byte* codes, std::byte* scales) {
+  float largest = 0;
+  for (const float value : row) largest = std::max(largest, std::abs(value));
+  const float scale = largest / static_cast<float>(largestInt8);
+  put(scales, 0, scale);
+  for (std::size_t i = 0; i < row.size(); ++i) {
+    // A scale that is zero, or too small for a quotient, stands for a row of zeros.
+    const float code = scale > 0 ? std::nearbyint(row[i] / scale) : 0.0f;
+    const float limit = static_cast<float>(largestInt8);
+    put(codes, static_cast<std::int64_t>(i), static_cast<std::int8_t>(std::clamp(code, -limit, limit)));
+  }
+}
+
+// --- int4 ------------------------------------------------------------------------------------------------------------
+
+struct Int4Group {
+  Float16 scale, minimum;
+  std::array<std::uint8_t, quantisedGroup> codes{};
+  double squaredError = 0;
+};
+
+// The nearest codes for a scale and a minimum as they are stored.
+Int4Group roundGroup(std::span<const float> values, float scale, float minimum) {
+  Int4Group group{.scale = Float16(scale), .minimum = Float16(minimum)};
+  const auto step = static_cast<double>(static_cast<float>(group.scale));
+  const auto origin = static_cast<double>(static_cast<float>(group.minimum));
+  if (!std::isfinite(step) || !std::isfinite(origin)) {  // too large for float16
+    group.squaredError = std::numeric_limits<double>::infinity();
+    return group;
+  }
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    const double offset = static_cast<double>(values[i]) - origin;
+    const double code = step > 0 ? std::clamp(std::nearbyint(offset / step), 0.0, double{largestInt4}) : 0.0;
+    group.codes[i] = static_cast<std::uint8_t>(code);
+    const double error = offset - code * step;
+    group.squaredError += error * error;
+  }
+  return group;
+}
+
+// The scale and minimum that fit best, by least squares, to the codes of a group.
+Int4Group refit(std::span<const float> values, const Int4Group& group) {
+  double codes = 0, squares = 0, sum = 0, products = 0;
+  const auto count = static_cast<double>(values.size());
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    const double code = group.codes[i], value = static_cast<double>(values[i]);
+    codes += code;
+    squares += code * code;
+    sum += value;
+    products += code * value;
+  }
+  const double spread = count * squares - codes * codes;
+  if (spread <= 0) return group;
+  const double scale = (count * products - codes * sum) / spread;
+  if (scale <= 0) return group;
+  return roundGroup(values, static_cast<float>(scale), static_cast<float>((sum - scale * codes) / count));
+}
+
+// From the smallest to the largest value in fifteen steps, and somewhat less and more than that: what lies near the
+// ends is worth less than what lies between. The best by squared error is taken, the first of equals.
+Int4Group quantiseGroup(std::span<const float> values) {
+  const auto [lowest, highest] = std::minmax_element(values.begin(), values.end());
+  const float minimum = *lowest, range = *highest - *lowest;
+  Int4Group best = roundGroup(values, range / static_cast<float>(largestInt4), minimum);
+  for (const float steps : {13.0f, 13.5f, 14.0f, 14.5f, 15.0f, 15.5f, 16.0f, 16.5f}) {
+    const float scale = range / steps;
+    const float spare = (range - scale * static_cast<float>(largestInt4)) / 2;
+    const Int4Group candidate = refit(values, roundGroup(values, scale, minimum + spare));
+    if (candidate.squaredError < best.squaredError) best = candidate;
+  }
+  return best;
+}
+
+void quantiseInt4(std::span<const float> row, std::byte* codes, std::byte* scales, const RowsPlace& place,
+                  std::int64_t index) {
+  const std::int64_t groups = quantisedGroups(std::ssize(row));
+  for (std::int64_t number = 0; number < groups; ++number) {
+    const auto begin = static_cast<std::size_t>(number * quantisedGroup);
+    const auto values = row.subspan(begin, std::min<std::size_t>(quantisedGroup, row.size() - begin));
+    const Int4Group group = quantiseGroup(values);
+    if (!std::isfinite(static_cast<float>(group.scale)) || !std::isfinite(static_cast<float>(group.minimum))) {
+      throw Error(ErrorKind::badData, text(place, index) + ", columns from " + std::to_string(begin) +
+                                          ": values beyond 65504 have no float16 scale; quantise to int8");
+    }
+    put(scales, 2 * number, group.scale);
+    put(scales, 2 * number + 1, group.minimum);
+    for (std::size_t i = 0; i < halfGroup; ++i) {
+      const int both = group.codes[i] | (group.codes[i + halfGroup] << 4);
+      codes[static_cast<std::size_t>(number) * halfGroup + i] = static_cast<std::byte>(both);
+    }
+  }
+}
+
+// --- back ------------------------------------------------------------------------------------------------------------
+
+void checkScales(QuantisedFormat format, const std::byte* scales, std::int64_t inputs, const RowsPlace& place,
+                 std::int64_t row) {
+  bool finite = true;
+  if (format == QuantisedFormat::int8) {
+    finite = std::isfinite(at<float>(scales, 0));
+  } else {
+    for (std::int64_t i = 0; i < 2 * quantisedGroups(inputs); ++i) {
+      finite = finite && std::isfinite(static_cast<float>(at<Float16>(scales, i)));
+    }
+  }
+  if (!finite) throw Error(ErrorKind::badData, text(place, row) + ": a scale is no finite number; the file is damaged");
+}
+
+float dequantise(QuantisedFormat format, const std::byte* codes, const std::byte* scales, std::int64_t column) {
+  if (format == QuantisedFormat::int8) {
+    return static_cast<float>(at<std::int8_t>(codes, column)) * at<float>(scales, 0);
+  }
+  const std::int64_t group = column / quantisedGroup, within = column % quantisedGroup, half = quantisedGroup / 2;
+  const auto both = at<std::uint8_t>(codes, group * half + within % half);
+  const auto code = static_cast<float>(within < half ? both & 15 : both >> 4);
+  return code * static_cast<float>(at<Float16>(scales, 2 * group)) +
+         static_cast<float>(at<Float16>(scales, 2 * group + 1));
+}
+
+std::int64_t rowsOf(QuantisedFormat format, const QuantisedRows& rows, std::int64_t inputs) {
+  const std::int64_t count = std::ssize(rows.scales) / std::max<std::int64_t>(1, scaleBytesOfRow(format, inputs));
+  TANDEM_ASSERT(std::ssize(rows.scales) == count * scaleBytesOfRow(format, inputs) &&
+                    std::ssize(rows.codes) == count * storedCodeBytes(format, inputs),
+                "codes and scales are of as many rows");
+  return count;
+}
+
+bool endsWith(const std::string& text, const std::string& ending) {
+  return text.size() >= ending.size() && text.compare(text.size() - ending.size(), ending.size(), ending) == 0;
+}
+
+}  // namespace
+
+QuantisedFormat parseQuantisedFormat(const std::string& text) {
+  if (text == "int8") return QuantisedFormat::int8;
+  if (text == "int4") return QuantisedFormat::int4;
+  throw Error(ErrorKind::usage, "'" + text + "' is no format of quantised weights; there are int8 and int4");
+}
+
+const char* name(QuantisedFormat format) { return format == QuantisedFormat::int8 ? "int8" : "int4"; }
+
+std::string codesName(const std::string& matrix) { return matrix + ".codes"; }
+std::string scalesName(const std::string& matrix) { return matrix + ".scales"; }
+
+QuantisedDatasets quantisedDatasets(QuantisedFormat format, std::int64_t outputs, std::int64_t inputs) {
+  if (format == QuantisedFormat::int8) {
+    return {
+        .codesType = base::DType::i8, .scalesType = base::DType::f32, .codes = {outputs, inputs}, .scales = {outputs}};
+  }
+  return {.codesType = base::DType::u8,
+          .scalesType = base::DType::f16,
+          .codes = {outputs, storedCodeBytes(format, inputs)},
+          .scales = {outputs, quantisedGroups(inputs), 2}};
+}
+
+std::optional<QuantisedFormat> formatOfParameter(const std::string& parameter, const base::Shape& shape,
+                                                 QuantisedFormat format) {
+  if (shape.rank() != 2 || !endsWith(parameter, ".weight")) return std::nullopt;
+  if (parameter == "embedding.weight" || parameter == "head.weight") return QuantisedFormat::int8;
+  return format;
+}
+
+QuantisedRows quantiseRows(QuantisedFormat format, std::span<const float> values, std::int64_t inputs,
+                           const RowsPlace& place) {
+  TANDEM_ASSERT(inputs > 0 && std::ssize(values) % inputs == 0, "whole rows are quantised");
+  const std::int64_t count = std::ssize(values) / inputs;
+  QuantisedRows rows;
+  rows.codes.resize(static_cast<std::size_t>(count * storedCodeBytes(format, inputs)));
+  rows.scales.resize(static_cast<std::size_t>(count * scaleBytesOfRow(format, inputs)));
+  for (std::int64_t index = 0; index < count; ++index) {
+    const auto row = values.subspan(static_cast<std::size_t>(index * inputs), static_cast<std::size_t>(inputs));
+    std::byte* codes = rows.codes.data() + index * storedCodeBytes(format, inputs);
+    std::byte* scales = rows.scales.data() + index * scaleBytesOfRow(format, inputs);
+    refuseNonFinite(row, place, index);
+    if (format == QuantisedFormat::int8) {
+      quantiseInt8(row, codes, scales);
+    } else {
+      quantiseInt4(row, codes, scales, place, index);
+    }
+  }
+  return rows;
+}
+
+void dequantiseRows(QuantisedFormat format, const QuantisedRows& rows, std::int64_t inputs, std::span<float> target,
+                    const RowsPlace& place) {
+  const std::int64_t count = rowsOf(format, rows, inputs);
+  TANDEM_ASSERT(std::ssize(target) == count * inputs, "the target holds the rows");
+  for (std::int64_t row = 0; row < count; ++row) {
+    const std::byte* codes = rows.codes.data() + row * storedCodeBytes(format, inputs);
+    const std::byte* scales = rows.scales.data() + row * scaleBytesOfRow(format, inputs);
+    checkScales(format, scales, inputs, place, row);
+    for (std::int64_t column = 0; column < inputs; ++column) {
+      target[static_cast<std::size_t>(row * inputs + column)] = dequantise(format, codes, scales, column);
+    }
+  }
+}
+
+QuantisedRows packRows(QuantisedFormat format, const QuantisedRows& rows, std::int64_t inputs, const RowsPlace& place) {
+  constexpr std::int64_t word = 4;
+  const std::int64_t count = rowsOf(format, rows, inputs), blocks = kernels::quantisedBlocks(count);
+  const std::int64_t padded = kernels::codeBytesOfRow(format, inputs), stored = storedCodeBytes(format, inputs);
+  const std::int64_t scaleBytes = scaleBytesOfRow(format, inputs);
+  QuantisedRows packed;
+  packed.codes.resize(static_cast<std::size_t>(blocks * quantisedBlock * padded));
+  packed.scales.resize(static_cast<std::size_t>(blocks * quantisedBlock * scaleBytes));
+  for (std::int64_t row = 0; row < count; ++row) {
+    const std::int64_t block = row / quantisedBlock, lane = row % quantisedBlock;
+    const std::byte* scales = rows.scales.data() + row * scaleBytes;
+    checkScales(format, scales, inputs, place, row);
+    std::byte* codes = packed.codes.data() + block * quantisedBlock * padded + lane * word;
+    for (std::int64_t begin = 0; begin < stored; begin += word) {
+      std::copy_n(rows.codes.data() + row * stored + begin, std::min(word, stored - begin),
+                  codes + begin * quantisedBlock);
+    }
+    // int8 has one scale of four bytes a row; int4 two of two bytes a group.
+    std::byte* target = packed.scales.data() + block * quantisedBlock * scaleBytes;
+    const std::int64_t elementBytes = base::byteSize(kernels::scalesType(format));
+    for (std::int64_t i = 0; i < scaleBytes / elementBytes; ++i) {
+      std::copy_n(scales + i * elementBytes, elementBytes, target + (i * quantisedBlock + lane) * elementBytes);
+    }
+  }
+  return packed;
+}
+
+}  // namespace tandem::checkpoint

@@ -1,0 +1,122 @@
+#include "common/telemetry/preflight.h"
+
+#include <algorithm>
+#include <ctime>
+#include <iomanip>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <sstream>
+
+#include "common/base/units.h"
+#include "common/telemetry/detail/checklist.h"
+
+namespace tandem::telemetry {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+std::string finishingDate(double secondsFromNow) {
+  const std::time_t end = std::time(nullptr) + static_cast<std::time_t>(secondsFromNow);
+  std::tm parts{};
+  localtime_r(&end, &parts);
+  char text[32];
+  std::strftime(text, sizeof text, "%Y-%m-%d %H:%M", &parts);
+  return text;
+}
+
+void writeProjection(const TrialFacts& trial, std::ostream& out) {
+  const double seconds = trial.projectedSeconds();
+  out << "the whole run: " << trial.stepsOfTheRun << " steps in " << base::formatDuration(seconds) << " ("
+      << trial.checkpoints << " checkpoints of " << base::formatDuration(trial.checkpointSeconds)
+      << "; evaluations not counted), done by " << finishingDate(seconds) << " if it starts now\n";
+  out << base::formatFlops(trial.modelFlopsPerSecond) << "/s by 6N + 12LdT";
+  if (trial.mfu) out << ", " << detail::shareText(*trial.mfu) << " of " << trial.mfuOf;
+  out << "\n";
+  if (trial.joules) {
+    const double kilowattHours = *trial.joules * static_cast<double>(trial.stepsOfTheRun) / 3.6e6;
+    out << detail::numberText(*trial.joules / trial.stepSeconds, "W", 0) << " by " << trial.joulesOf << ", "
+        << detail::numberText(kilowattHours, "kWh", 2) << " for the run\n";
+  }
+}
+
+std::size_t widest(const std::vector<Check>& checks, std::string Check::*column, std::size_t most) {
+  std::size_t width = 0;
+  for (const Check& check : checks) width = std::max(width, (check.*column).size());
+  return std::min(width, most);
+}
+
+}  // namespace
+
+const char* name(Verdict verdict) {
+  switch (verdict) {
+    case Verdict::go:
+      return "go";
+    case Verdict::warning:
+      return "warning";
+    case Verdict::noGo:
+      return "no-go";
+    case Verdict::unknown:
+      return "unknown";
+  }
+  return "";
+}
+
+std::vector<Check> judge(const Evidence& evidence, const std::vector<DeviceLimits>& limits) {
+  std::vector<Check> checks;
+  detail::judgeVersions(evidence, checks);
+  detail::judgeHosts(evidence, limits, checks);
+  detail::judgeDevices(evidence, limits, checks);
+  detail::compareRanks(evidence, checks);
+  detail::judgeLinks(evidence, limits, checks);
+  detail::judgeTrial(evidence, checks);
+  return checks;
+}
+
+bool isGo(const std::vector<Check>& checks) {
+  return std::ranges::none_of(checks, [](const Check& check) { return check.verdict == Verdict::noGo; });
+}
+
+std::string preflightTable(const std::vector<Check>& checks, const Evidence& evidence) {
+  std::ostringstream out;
+  const auto subject = static_cast<int>(widest(checks, &Check::subject, 40) + 2);
+  const auto place = static_cast<int>(widest(checks, &Check::place, 24) + 2);
+  for (const Check& check : checks) {
+    out << std::left << std::setw(9) << name(check.verdict) << std::setw(subject) << check.subject << std::setw(place)
+        << check.place << check.value;
+    if (check.verdict != Verdict::go && !check.limit.empty()) out << " (" << check.limit << ")";
+    out << "\n";
+  }
+  std::set<std::string> said;
+  for (const Check& check : checks) {
+    if (check.advice.empty() || !said.insert(check.place + check.advice).second) continue;
+    out << (said.size() == 1 ? "\nwhat to do:\n" : "") << "  " << check.place << ", " << check.subject << ": "
+        << check.advice << "\n";
+  }
+  if (evidence.trial) {
+    out << "\n";
+    writeProjection(*evidence.trial, out);
+  }
+  out << "\n" << (isGo(checks) ? "go" : "no-go") << "\n";
+  return out.str();
+}
+
+std::string preflightJson(const std::vector<Check>& checks, const Evidence& evidence) {
+  Json rows = Json::array(), ranks = Json::array();
+  for (const Check& check : checks) {
+    rows.push_back({{"subject", check.subject},
+                    {"place", check.place},
+                    {"verdict", name(check.verdict)},
+                    {"value", check.value},
+                    {"limit", check.limit},
+                    {"advice", check.advice}});
+  }
+  for (const RankFacts& rank : evidence.ranks) ranks.push_back(Json::parse(toJson(rank)));
+  return Json{{"go", isGo(checks)},
+              {"checks", rows},
+              {"ranks", ranks},
+              {"links", Json::parse(toJson(evidence.links))},
+              {"trial", evidence.trial ? Json::parse(toJson(*evidence.trial)) : Json(nullptr)}}
+      .dump();
+}
+
+}  // namespace tandem::telemetry

@@ -1,0 +1,45 @@
+#include "common/train/memory_need.h"
+
+#include "common/graph/passes.h"
+#include "common/model/configuration.h"
+#include "common/runtime/parameter_store.h"
+#include "common/train/training_step.h"
+
+namespace tandem::train {
+namespace {
+
+std::int64_t bytesOf(const graph::Program& program, graph::Role role) {
+  std::int64_t bytes = 0;
+  for (const graph::TensorId id : program.ofRole(role)) {
+    const graph::Tensor& tensor = program.tensor(id);
+    bytes += tensor.shape.count() * base::byteSize(tensor.type);
+  }
+  return bytes;
+}
+
+}  // namespace
+
+MemoryNeed memoryNeed(const TrainOptions& options, int ranks) {
+  const model::Configuration configuration = model::readConfiguration(options.model);
+  const BatchShape shape = shareOut(options, ranks);
+  const graph::Program program =
+      trainingProgram(configuration, shape.microBatch, options.sequenceLength, options.storage, options.recompute);
+  const auto ownership = options.optimizer.method == optim::Method::muon
+                             ? sharding::FlatLayout::Ownership::wholeParameters
+                             : sharding::FlatLayout::Ownership::anywhere;
+  const std::int64_t ownParameters = runtime::layoutOf(program, ranks, ownership).shardCount(0);
+  // Two moments, and beside weights of less than 32 bits their masters; a checkpoint has all three, in float32.
+  constexpr std::int64_t momentBytes = 8, stateBytes = 12;
+  MemoryNeed need;
+  need.computing = graph::planMemory(program).arenaBytes +
+                   ownParameters * (options.storage == base::DType::f32 ? momentBytes : stateBytes);
+  for (const graph::Role role :
+       {graph::Role::parameter, graph::Role::gradient, graph::Role::state, graph::Role::input, graph::Role::output}) {
+    need.computing += bytesOf(program, role);
+  }
+  need.checkpointCopy = ownParameters * stateBytes;
+  need.checkpoint = program.parameterCount() * stateBytes;
+  return need;
+}
+
+}  // namespace tandem::train

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <ctime>
-#include <iomanip>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <sstream>
@@ -39,10 +38,15 @@ void writeProjection(const TrialFacts& trial, std::ostream& out) {
   }
 }
 
-std::size_t widest(const std::vector<Check>& checks, std::string Check::*column, std::size_t most) {
+// Columns line up; what is longer than its column still ends with a space.
+std::string column(const std::string& text, std::size_t width) {
+  return text + std::string(text.size() < width ? width - text.size() : 1, ' ');
+}
+
+std::size_t widthOf(const std::vector<Check>& checks, std::string Check::*text, std::size_t most) {
   std::size_t width = 0;
-  for (const Check& check : checks) width = std::max(width, (check.*column).size());
-  return std::min(width, most);
+  for (const Check& check : checks) width = std::max(width, (check.*text).size());
+  return std::min(width, most) + 1;
 }
 
 }  // namespace
@@ -78,11 +82,10 @@ bool isGo(const std::vector<Check>& checks) {
 
 std::string preflightTable(const std::vector<Check>& checks, const Evidence& evidence) {
   std::ostringstream out;
-  const auto subject = static_cast<int>(widest(checks, &Check::subject, 40) + 2);
-  const auto place = static_cast<int>(widest(checks, &Check::place, 24) + 2);
+  const std::size_t subject = widthOf(checks, &Check::subject, 42), place = widthOf(checks, &Check::place, 24);
   for (const Check& check : checks) {
-    out << std::left << std::setw(9) << name(check.verdict) << std::setw(subject) << check.subject << std::setw(place)
-        << check.place << check.value;
+    out << column(name(check.verdict), 8) << column(check.subject, subject) << column(check.place, place)
+        << check.value;
     if (check.verdict != Verdict::go && !check.limit.empty()) out << " (" << check.limit << ")";
     out << "\n";
   }

@@ -7,7 +7,7 @@
 // path beyond the scratch it was given, and computes in float32 whatever the storage type of the tensors is.
 //
 // Optional operands are views whose data is null. `accumulate` means target += value instead of target = value.
-// Storage types: activations and weights float32 or bfloat16 (all of one call alike unless said), gradients of
+// Storage types: activations and weights float32, bfloat16 or float16 (all of one call alike unless said), gradients of
 // parameters float32, statistics (mean, reciprocal deviation, log-sum-exp, losses) float32, indices int32.
 
 #include <cstdint>
@@ -183,16 +183,28 @@ struct LinearCrossEntropy {
 
 // --- operators of the optimizer and of bookkeeping, over flat runs of elements ---------------------------------------
 
+// Rounding of float32 to one of the two bfloat16 around it, up with a probability that makes the mean exact: 16 random
+// bits are added to the bits of the float, whose lower half is then cut off. Element i takes them from the 32-bit word
+// (firstElement + i) % 4 of philox(key, (firstElement + i) / 4, stream), the first moment its lower half, the second
+// its upper one: so they depend on what is rounded and not on who holds it. NaN stays NaN.
+struct StochasticRounding {
+  std::uint64_t key = 0, stream = 0;
+  std::int64_t firstElement = 0;
+};
+
 // Decoupled weight decay (Loshchilov & Hutter, AdamW): m = beta1 m + (1-beta1) g; v = beta2 v + (1-beta2) g^2;
 // w -= learningRate * ((m / (1-beta1^step)) / (sqrt(v / (1-beta2^step)) + epsilon) + weightDecay * w).
+// With bfloat16 moments every backend gives the same bits: float32 arithmetic in the order of kernels/adamw_factors.h,
+// moments rounded stochastically once the weight has been updated from the unrounded ones.
 struct AdamW {
   ConstTensorView gradient;              // float32 [count]
   TensorView weight;                     // float32 [count]: the master weights
-  TensorView firstMoment, secondMoment;  // float32 [count]
-  TensorView lowWeight;                  // bfloat16 [count]; optional: the rounded weights that the model computes with
+  TensorView firstMoment, secondMoment;  // [count], both float32 or both bfloat16
+  TensorView lowWeight;  // bfloat16 or float16 [count]; optional: the rounded weights that the model computes with
   float learningRate = 0, beta1 = 0.9f, beta2 = 0.95f, epsilon = 1e-8f, weightDecay = 0;
-  float gradientScale = 1;  // multiplies the gradient first (clipping)
-  std::int64_t step = 1;    // counted from 1
+  float gradientScale = 1;      // multiplies the gradient first (clipping, loss scale)
+  std::int64_t step = 1;        // counted from 1
+  StochasticRounding rounding;  // of bfloat16 moments
 };
 // Orthogonalises a matrix by Newton-Schulz iterations, the core of Muon (Jordan et al. 2024):
 // X = M / |M|; five times X = a X + (b A + c A A) X with A = X X^T and (a, b, c) = (3.4445, -4.7750, 2.0315).
@@ -219,7 +231,7 @@ struct Cast {  // output = input in another storage type, rounded to nearest eve
   TensorView output;
 };
 struct Fill {
-  TensorView target;  // float32 or bfloat16 [count]
+  TensorView target;  // any storage type, [count]
   float value = 0;
 };
 

@@ -10,7 +10,7 @@ void declareModelOptions(CLI::App& app, ModelOptions& options) {
   app.add_option("--checkpoint", options.checkpoint, "A run folder (its newest complete step) or one step's folder")
       ->required()
       ->type_name("FOLDER");
-  app.add_option("--precision", options.precision, "Storage of weights and activations: fp32 or bf16")
+  app.add_option("--precision", options.precision, "Storage of weights and activations: fp32, bf16 or fp16")
       ->type_name("NAME");
   app::declareDeviceOptions(app, options.device);
 }

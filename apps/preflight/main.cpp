@@ -196,7 +196,9 @@ class Preflight {
     TANDEM_LOG(info) << "trying " << std::min(options_.trialSteps, run_->steps) << " steps of the run";
     train::TrialOptions trial{.steps = options_.trialSteps};
     const telemetry::DeviceLimits* own = telemetry::limitsOf(limits_, facts.device);
-    const std::string storage = run_->storage == base::DType::bf16 ? "bf16" : "fp32";
+    const std::string storage = run_->storage == base::DType::f32    ? "fp32"
+                                : run_->storage == base::DType::bf16 ? "bf16"
+                                                                     : "fp16";
     if (own != nullptr && own->peakFlops.contains(storage)) {
       trial.peakFlops = own->peakFlops.at(storage);
       trial.peakSource = own->peakSource;

@@ -12,6 +12,11 @@ namespace {
 
 [[noreturn]] void refuse(const std::string& message) { throw base::Error(base::ErrorKind::usage, message); }
 
+bool parseSwitch(const std::string& option, const std::string& text) {
+  if (text != "on" && text != "off") refuse(option + " is '" + text + "'; it can be on or off");
+  return text == "on";
+}
+
 void demandAtLeast(const std::string& option, std::int64_t value, std::int64_t least) {
   if (value < least) refuse(option + " is " + std::to_string(value) + "; it must be at least " + std::to_string(least));
 }
@@ -26,6 +31,10 @@ void check(const train::TrainOptions& options) {
   demandAtLeast("--checkpoint-every", options.checkpointEvery, 0);
   demandAtLeast("--max-bad-steps", options.maxBadSteps, 1);
   demandAtLeast("--keep", options.keep, 0);
+  static_cast<void>(optim::LossScaler(options.lossScale));  // refuses a scale that cannot be
+  if (options.optimizer.states != base::DType::f32 && options.optimizer.method == optim::Method::muon) {
+    refuse("--optimizer-states bf16 is for --optimizer adamw: Muon's momentum stays in fp32");
+  }
   auto demand = [](bool holds, const std::string& option, const std::string& range) {
     if (!holds) refuse(option + " must be " + range);
   };
@@ -78,7 +87,17 @@ void declareTrainingOptions(CLI::App& app, train::TrainOptions& options, Trainin
   app.add_option("--clip-norm", options.clipNorm, "Largest norm of the gradient; 0: no clipping")->type_name("NORM");
   app.add_option("--max-bad-steps", options.maxBadSteps, "Steps in a row without a finite loss that end the run")
       ->type_name("STEPS");
-  app.add_option("--precision", texts.precision, "Storage of weights and activations: fp32 or bf16")->type_name("NAME");
+  app.add_option("--precision", texts.precision, "Storage of weights and activations: fp32, bf16 or fp16")
+      ->type_name("NAME");
+  app.add_option("--loss-scale", options.lossScale.initial, "fp16: scale of the loss to begin with, a power of two")
+      ->type_name("NUMBER");
+  app.add_option("--loss-scale-growth-steps", options.lossScale.growthSteps,
+                 "fp16: good steps after which the loss scale is doubled")
+      ->type_name("STEPS");
+  app.add_option("--optimizer-states", texts.optimizerStates, "AdamW's moments: fp32, or bf16 with stochastic rounding")
+      ->type_name("NAME");
+  app.add_option("--cuda-graphs", texts.cudaGraphs, "Record micro batches on a GPU and replay them: on or off")
+      ->type_name("on|off");
   app.add_option("--recompute", texts.recompute, "Activations to compute again: none, selective or full")
       ->type_name("NAME");
   app.add_option("--evaluate-every", options.evaluateEvery, "0: at the end only")->type_name("STEPS");
@@ -101,6 +120,8 @@ train::TrainOptions completeTrainingOptions(train::TrainOptions options, const T
   options.recompute = graph::parseRecompute(texts.recompute);
   options.timeLimit = base::parseDuration(texts.timeLimit);
   options.storage = train::parsePrecision(texts.precision);
+  options.optimizer.states = optim::parseStates(texts.optimizerStates);
+  options.cudaGraphs = parseSwitch("--cuda-graphs", texts.cudaGraphs);
   check(options);
   if ((options.steps > 0) == (texts.tokens > 0) && !texts.dryRun) refuse("give either --steps or --tokens, above zero");
   if (texts.tokens > 0) options.steps = (texts.tokens + options.batchTokens - 1) / options.batchTokens;

@@ -16,6 +16,8 @@ struct TrainingTexts {
   std::string recompute = "none";
   std::string schedule = "cosine";
   std::string optimizer = "adamw";
+  std::string optimizerStates = "fp32";
+  std::string cudaGraphs = "off";
   std::string timeLimit = "0s";
   DeviceOptions device;
   std::int64_t tokens = 0;

@@ -23,6 +23,12 @@ std::array<std::uint32_t, 4> philox(std::uint64_t key, std::uint64_t counterLow,
   return c;
 }
 
+std::uint64_t purposeOf(std::string_view name) {
+  std::uint64_t hash = 14695981039346656037ull;
+  for (const char c : name) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211ull;
+  return hash;
+}
+
 RandomStream::RandomStream(std::uint64_t seed, std::uint64_t purpose) : seed_(seed), purpose_(purpose) {}
 
 std::uint32_t RandomStream::nextWord() {

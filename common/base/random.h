@@ -7,11 +7,15 @@
 #include <array>
 #include <cstdint>
 #include <span>
+#include <string_view>
 
 namespace tandem::base {
 
 // The four 32-bit words at a counter. Two counters or keys that differ give independent words.
 std::array<std::uint32_t, 4> philox(std::uint64_t key, std::uint64_t counterLow, std::uint64_t counterHigh = 0);
+
+// A purpose or a stream for a name, the same everywhere (FNV-1a).
+std::uint64_t purposeOf(std::string_view name);
 
 // A stream of numbers: (seed, purpose) is the key, the position runs from 0. Copyable; the position is its whole state.
 class RandomStream {

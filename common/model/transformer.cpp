@@ -159,13 +159,6 @@ bool endsWith(const std::string& text, const std::string& ending) {
   return text.size() >= ending.size() && text.compare(text.size() - ending.size(), ending.size(), ending) == 0;
 }
 
-// FNV-1a: a fixed number for a name, the same everywhere.
-std::uint64_t purposeOf(const std::string& name) {
-  std::uint64_t hash = 14695981039346656037ull;
-  for (const char c : name) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211ull;
-  return hash;
-}
-
 }  // namespace
 
 Program buildLoss(const Configuration& c, std::int64_t batch, std::int64_t time, graph::DType storage) {
@@ -223,7 +216,7 @@ void initialise(const Configuration& c, const std::string& parameter, std::uint6
   }
   const bool intoStream = endsWith(parameter, "attention.output.weight") || endsWith(parameter, "mlp.down.weight");
   const float deviation = c.initializerRange / (intoStream ? std::sqrt(2.0f * static_cast<float>(c.layers)) : 1.0f);
-  base::fillNormal(seed, purposeOf(parameter), begin, deviation, target);
+  base::fillNormal(seed, base::purposeOf(parameter), begin, deviation, target);
 }
 
 }  // namespace tandem::model

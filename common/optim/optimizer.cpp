@@ -4,6 +4,8 @@
 #include <cmath>
 #include <numeric>
 
+#include "common/base/random.h"
+
 namespace tandem::optim {
 namespace {
 
@@ -12,12 +14,25 @@ using kernels::TensorView;
 
 TensorView flat(float* data, std::int64_t count) { return TensorView(data, base::DType::f32, {count}); }
 
+// Keys the random bits of a step apart from those of other steps and of all else that the seed is for.
+std::uint64_t roundingKey(std::uint64_t seed, std::int64_t step) {
+  static const std::uint64_t purpose = base::purposeOf("stochastic rounding of moments");
+  const auto words = base::philox(seed, static_cast<std::uint64_t>(step), purpose);
+  return (std::uint64_t{words[1]} << 32) | words[0];
+}
+
 }  // namespace
 
 Method parseMethod(const std::string& text) {
   if (text == "adamw") return Method::adamw;
   if (text == "muon") return Method::muon;
   throw base::Error(base::ErrorKind::usage, "optimizer '" + text + "' is neither adamw nor muon");
+}
+
+base::DType parseStates(const std::string& text) {
+  if (text == "fp32") return base::DType::f32;
+  if (text == "bf16") return base::DType::bf16;
+  throw base::Error(base::ErrorKind::usage, "--optimizer-states is '" + text + "'; it can be fp32 or bf16");
 }
 
 Optimizer::Optimizer(const OptimizerOptions& options, std::vector<ParameterTraits> traits,
@@ -32,14 +47,19 @@ Optimizer::Optimizer(const OptimizerOptions& options, std::vector<ParameterTrait
       stream_(stream),
       runs_(parameters.layout().ownedRuns(communicator.rank())) {
   TANDEM_ASSERT(traits_.size() == parameters.layout().parameters().size(), "traits for every parameter");
+  const bool usesMuon = std::any_of(traits_.begin(), traits_.end(), [](const auto& each) { return each.usesMuon; });
+  if (usesMuon && options.states != base::DType::f32) {  // on every rank, whatever it owns
+    throw base::Error(base::ErrorKind::usage,
+                      "--optimizer-states bf16 is for --optimizer adamw: Muon's momentum stays in fp32");
+  }
   const std::int64_t shard = parameters.layout().shardCount(communicator.rank());
-  auto zeros = [&](std::int64_t count) {
-    auto memory = std::make_unique<runtime::DeviceMemory>(backend, count * base::byteSize(base::DType::f32));
-    backend.run(kernels::Fill{.target = flat(reinterpret_cast<float*>(memory->data()), count), .value = 0}, stream);
+  auto zeros = [&](std::int64_t count, base::DType type = base::DType::f32) {
+    auto memory = std::make_unique<runtime::DeviceMemory>(backend, count * base::byteSize(type));
+    backend.run(kernels::Fill{.target = TensorView(memory->data(), type, {count}), .value = 0}, stream);
     return memory;
   };
-  firstMoment_ = zeros(shard);
-  secondMoment_ = zeros(shard);
+  firstMoment_ = zeros(shard, options.states);
+  secondMoment_ = zeros(shard, options.states);
   if (parameters.storage() != base::DType::f32) master_ = zeros(shard);
   std::int64_t largest = 0;
   for (const sharding::OwnedRun& run : runs_) {
@@ -89,8 +109,9 @@ void Optimizer::update(double learningRate, double gradientScale, std::int64_t s
 void Optimizer::updateAdamW(const sharding::OwnedRun& run, const ParameterTraits& traits, double learningRate,
                             double gradientScale, std::int64_t step) {
   auto shard = [&](const auto& memory) {
-    return flat(reinterpret_cast<float*>(memory->data()) + run.shardOffset, run.count);
+    return TensorView(memory->data() + run.shardOffset * base::byteSize(options_.states), options_.states, {run.count});
   };
+  const std::string& name = parameters_.layout().parameters()[static_cast<std::size_t>(run.parameter)].name;
   backend_.run(kernels::AdamW{.gradient = flat(parameters_.gradients() + run.flatOffset, run.count),
                               .weight = flat(master(run), run.count),
                               .firstMoment = shard(firstMoment_),
@@ -102,7 +123,10 @@ void Optimizer::updateAdamW(const sharding::OwnedRun& run, const ParameterTraits
                               .epsilon = options_.epsilon,
                               .weightDecay = traits.decays ? options_.weightDecay : 0.0f,
                               .gradientScale = static_cast<float>(gradientScale),
-                              .step = step},
+                              .step = step,
+                              .rounding = {.key = roundingKey(options_.seed, step),
+                                           .stream = base::purposeOf(name),
+                                           .firstElement = run.begin}},
                stream_);
 }
 
@@ -166,8 +190,8 @@ void Optimizer::gatherWeights() {
 }
 
 std::vector<Optimizer::State> Optimizer::states() const {
-  return {{"first_moment", reinterpret_cast<float*>(firstMoment_->data())},
-          {"second_moment", reinterpret_cast<float*>(secondMoment_->data())}};
+  return {{"first_moment", options_.states, firstMoment_->data()},
+          {"second_moment", options_.states, secondMoment_->data()}};
 }
 
 }  // namespace tandem::optim

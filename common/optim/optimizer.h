@@ -20,8 +20,15 @@ enum class Method {
 // "adamw" or "muon"; throws Error of kind usage otherwise.
 Method parseMethod(const std::string& text);
 
+// The type of the moments: "fp32" or "bf16"; throws Error of kind usage otherwise.
+base::DType parseStates(const std::string& text);
+
 struct OptimizerOptions {
   Method method = Method::adamw;
+  // Of both moments: float32, or bfloat16 with stochastic rounding (AdamW only), whose random bits are a function of
+  // seed, step, parameter and element: the same on any number of ranks, on any backend, and in a resumed run.
+  base::DType states = base::DType::f32;
+  std::uint64_t seed = 0;
   float beta1 = 0.9f;
   float beta2 = 0.95f;
   float epsilon = 1e-8f;
@@ -38,8 +45,8 @@ struct ParameterTraits {
 
 class Optimizer {
  public:
-  // `traits` by parameter of the layout; `exchange` is the same group of ranks as `communicator`, for memory of the
-  // device.
+  // `traits` by parameter of the layout, none of which may use Muon with moments in bfloat16 (kind usage); `exchange`
+  // is the same group of ranks as `communicator`, for memory of the device.
   Optimizer(const OptimizerOptions& options, std::vector<ParameterTraits> traits, runtime::ParameterStore& parameters,
             comm::Communicator& communicator, comm::Communicator& exchange, kernels::Backend& backend,
             kernels::Stream& stream);
@@ -58,11 +65,12 @@ class Optimizer {
   // weights. Collective.
   void publishMasters();
 
-  // The shards that a checkpoint holds, float32 in the device's memory, laid out by FlatLayout::ownedRuns
-  // (shardOffset).
+  // The shards that a checkpoint holds, in the device's memory, laid out by FlatLayout::ownedRuns (shardOffset).
   struct State {
     std::string name;  // "first_moment", "second_moment"
-    float* shard = nullptr;
+    base::DType type = base::DType::f32;
+    std::byte* shard = nullptr;
+    void* at(std::int64_t element) const { return shard + element * base::byteSize(type); }
   };
   std::vector<State> states() const;
   // The float32 master weights of an owned run, contiguous, in the device's memory.

@@ -90,7 +90,7 @@ void Executable::bind(const std::string& tensor, void* memory) {
   TANDEM_ASSERT(role == Role::parameter || role == Role::gradient || role == Role::state,
                 "'" + tensor + "' is not bound");
   views_[static_cast<std::size_t>(id)].data = memory;
-  forgetRecording();
+  forgetRecordings();
 }
 
 void Executable::setInput(const std::string& tensor, const void* source) {
@@ -104,6 +104,25 @@ void Executable::readOutput(const std::string& tensor, void* target) {
   stream_.synchronize();
 }
 
+std::vector<float> Executable::readFloats(const std::string& tensor) {
+  const kernels::TensorView& view = views_[static_cast<std::size_t>(need(tensor))];
+  const auto count = static_cast<std::size_t>(view.shape.count());
+  std::vector<float> values(count);
+  if (view.type == base::DType::f32) {
+    readOutput(tensor, values.data());
+  } else if (view.type == base::DType::bf16) {
+    std::vector<base::BFloat16> low(count);
+    readOutput(tensor, low.data());
+    std::transform(low.begin(), low.end(), values.begin(), [](auto value) { return static_cast<float>(value); });
+  } else {
+    TANDEM_ASSERT(view.type == base::DType::f16, "'" + tensor + "' holds no floating-point numbers");
+    std::vector<base::Float16> low(count);
+    readOutput(tensor, low.data());
+    std::transform(low.begin(), low.end(), values.begin(), [](auto value) { return static_cast<float>(value); });
+  }
+  return values;
+}
+
 void* Executable::outputMemory(const std::string& tensor) const {
   return views_[static_cast<std::size_t>(need(tensor))].data;
 }
@@ -114,24 +133,59 @@ void Executable::placeActivations() {
     if (tensor.role == Role::activation && plan_.offsets[id] >= 0) views_[id].data = arena_->data() + plan_.offsets[id];
   }
   placedAt_ = arena_->data();
-  forgetRecording();
+  forgetRecordings();
 }
 
-void Executable::forgetRecording() {
-  hasRun_ = false;
-  recording_.reset();
+void Executable::forgetRecordings() {
+  first_ = {};
+  later_ = {};
 }
 
-void Executable::replay() {
-  if (placedAt_ != arena_->data()) placeActivations();
-  if (recording_ && !recording_->isValid()) forgetRecording();
-  if (hasRun_ && !recording_ && profile_ == nullptr) recording_ = backend_.record(stream_, [this] { run(); });
-  if (recording_) {
-    recording_->enqueue();
-  } else {
-    run();
-    hasRun_ = true;
+// None where the backend records nothing.
+std::vector<Executable::Piece> Executable::record(bool firstMicroBatch) {
+  const std::vector<graph::Node>& nodes = program_.nodes();
+  std::vector<Piece> pieces;
+  for (std::size_t begin = 0; begin < nodes.size();) {
+    std::size_t end = begin;
+    while (end < nodes.size() && nodes[end].op != graph::Operator::reduceScatter) ++end;
+    if (end > begin) {
+      auto recording = backend_.record(stream_, [&] {
+        for (std::size_t i = begin; i < end; ++i) runOne(nodes[i], firstMicroBatch, nullptr);
+      });
+      if (!recording) return {};
+      pieces.push_back({begin, end, std::move(recording)});
+    }
+    begin = end + 1;
   }
+  return pieces;
+}
+
+void Executable::exchangeBetween(std::size_t begin, std::size_t end, Collectives* collectives) {
+  for (std::size_t i = begin; i < end; ++i) runOne(program_.nodes()[i], false, collectives);
+}
+
+void Executable::replay(bool firstMicroBatch, Collectives* collectives) {
+  if (placedAt_ != arena_->data()) placeActivations();
+  Recorded& recorded = firstMicroBatch ? first_ : later_;
+  for (const Piece& piece : recorded.pieces) {
+    if (piece.recording->isValid()) continue;
+    recorded = {};
+    break;
+  }
+  if (recorded.hasRun && recorded.pieces.empty() && profile_ == nullptr) recorded.pieces = record(firstMicroBatch);
+  if (recorded.pieces.empty()) {
+    run(firstMicroBatch, collectives);
+    recorded.hasRun = true;
+    return;
+  }
+  std::size_t next = 0;
+  for (const Piece& piece : recorded.pieces) {
+    exchangeBetween(next, piece.begin, collectives);
+    piece.recording->enqueue();
+    if (collectives != nullptr) collectives->progress();
+    next = piece.end;
+  }
+  exchangeBetween(next, program_.nodes().size(), collectives);
 }
 
 void Executable::run(bool firstMicroBatch, Collectives* collectives) {

@@ -73,24 +73,43 @@ class Executable {
   // Copies a whole input in, or a whole output out; host memory, elements as the tensor stores them.
   void setInput(const std::string& tensor, const void* source);
   void readOutput(const std::string& tensor, void* target);
+  // The same of an output in any storage type, as float32.
+  std::vector<float> readFloats(const std::string& tensor);
   void* outputMemory(const std::string& tensor) const;
 
   // Runs all nodes. In the first micro batch of a step gradients are overwritten, in the later ones added to.
   // Every bound tensor must have been bound. `collectives` may be null when the program has no such node.
   void run(bool firstMicroBatch = true, Collectives* collectives = nullptr);
 
-  // As run(), of a program without gradients; from the third time on by a recording where the backend has them. For
-  // programs that run many times with the same memory, as in decoding.
-  void replay();
+  // As run(), from the third time on by recordings where the backend has them: one for the nodes up to each exchange,
+  // which the host starts itself. For programs that run many times with the same memory, as in decoding and training.
+  void replay(bool firstMicroBatch = true, Collectives* collectives = nullptr);
+  // How many recordings replay() enqueues; 0 while there are none.
+  std::size_t recordings(bool firstMicroBatch = true) const {
+    return (firstMicroBatch ? first_ : later_).pieces.size();
+  }
 
   void profileInto(Profile* profile) { profile_ = profile; }
   const graph::Program& program() const { return program_; }
   const graph::MemoryPlan& plan() const { return plan_; }
 
  private:
+  // Nodes [begin, end) without an exchange, recorded.
+  struct Piece {
+    std::size_t begin, end;
+    std::unique_ptr<kernels::Recording> recording;
+  };
+  // A program's pieces in their order. First micro batches and later ones differ: these add to gradients.
+  struct Recorded {
+    bool hasRun = false;  // with this memory: what the operators borrow is there
+    std::vector<Piece> pieces;
+  };
+
   graph::TensorId need(const std::string& tensor) const;
   void placeActivations();
-  void forgetRecording();
+  void forgetRecordings();
+  std::vector<Piece> record(bool firstMicroBatch);
+  void exchangeBetween(std::size_t begin, std::size_t end, Collectives* collectives);
   void runOne(const graph::Node& node, bool firstMicroBatch, Collectives* collectives);
 
   graph::Program program_;
@@ -102,8 +121,7 @@ class Executable {
   std::unique_ptr<DeviceMemory> inputsAndOutputs_;
   std::vector<kernels::TensorView> views_;  // by TensorId
   Profile* profile_ = nullptr;
-  bool hasRun_ = false;  // with this memory: what the operators borrow is there
-  std::unique_ptr<kernels::Recording> recording_;
+  Recorded first_, later_;
 };
 
 }  // namespace tandem::runtime

@@ -194,17 +194,7 @@ std::vector<std::byte> Generator::rowOf(Executable& block, std::int64_t row) con
 std::vector<float> Generator::logitsOf(const std::vector<std::byte>& hidden) {
   head_->setInput("hidden", hidden.data());
   head_->replay();
-  const auto count = static_cast<std::size_t>(batch_ * configuration_.vocabularySize);
-  std::vector<float> logits(count);
-  if (storage_ == base::DType::f32) {
-    head_->readOutput("logits", logits.data());
-    return logits;
-  }
-  std::vector<base::BFloat16> low(count);
-  head_->readOutput("logits", low.data());
-  std::transform(low.begin(), low.end(), logits.begin(),
-                 [](base::BFloat16 value) { return static_cast<float>(value); });
-  return logits;
+  return head_->readFloats("logits");
 }
 
 }  // namespace tandem::runtime

@@ -13,8 +13,8 @@ class ParameterStore {
  public:
   enum class Gradients { none, held };
 
-  // Weights in `storage` (float32 or bfloat16), gradients in float32. Both start as zeros, padding included: what is
-  // exchanged over padding must be a number.
+  // Weights in `storage` (float32, bfloat16, float16), gradients in float32. Both start as zeros, padding included:
+  // what is exchanged over padding must be a number.
   ParameterStore(const sharding::FlatLayout& layout, kernels::Backend& backend, kernels::Stream& stream,
                  base::DType storage, Gradients gradients);
 

@@ -52,6 +52,7 @@ std::string toJson(const StepMetrics& m) {
               {"mfu", number(m.mfu)},
               {"matrix_rate_share", number(m.matrixRateShare)},
               {"peak_memory_bytes", m.peakMemoryBytes},
+              {"loss_scale", number(m.lossScale)},
               {"skipped", m.skipped}}
       .dump();
 }

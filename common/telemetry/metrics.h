@@ -27,6 +27,7 @@ struct StepMetrics {
   std::optional<double> mfu;              // of a known peak
   std::optional<double> matrixRateShare;  // of the matrix rate measured at the start, where no peak is known
   std::int64_t peakMemoryBytes = 0;       // resident, the largest of all ranks
+  std::optional<double> lossScale;        // float16 only: that the step was computed with
   bool skipped = false;                   // loss or gradient was not finite
 };
 

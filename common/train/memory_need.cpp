@@ -28,8 +28,8 @@ MemoryNeed memoryNeed(const TrainOptions& options, int ranks) {
                              ? sharding::FlatLayout::Ownership::wholeParameters
                              : sharding::FlatLayout::Ownership::anywhere;
   const std::int64_t ownParameters = runtime::layoutOf(program, ranks, ownership).shardCount(0);
-  // Two moments, and beside weights of less than 32 bits their masters; a checkpoint has all three, in float32.
-  constexpr std::int64_t momentBytes = 8, stateBytes = 12;
+  // Two moments, and beside weights of less than 32 bits their float32 masters; a checkpoint has all three.
+  const std::int64_t momentBytes = 2 * base::byteSize(options.optimizer.states), stateBytes = momentBytes + 4;
   MemoryNeed need;
   need.computing = graph::planMemory(program).arenaBytes +
                    ownParameters * (options.storage == base::DType::f32 ? momentBytes : stateBytes);

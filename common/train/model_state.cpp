@@ -24,14 +24,15 @@ std::string stateName(const std::string& state, const std::string& parameter) {
 // Elements that are handed over at once, which bounds the host's memory beside the device's.
 constexpr std::int64_t blockElements = 1 << 22;
 
-// Gives `count` floats of the device what `fill(begin, values)` writes, block by block.
-template <class Fill>
-void fillFloats(float* target, std::int64_t count, const Device& device, Fill&& fill) {
-  std::vector<float> values(static_cast<std::size_t>(std::min(count, blockElements)));
+// Gives `count` elements of the device what `fill(begin, values)` writes, block by block.
+template <class Element, class Fill>
+void fillElements(Element* target, std::int64_t count, const Device& device, Fill&& fill) {
+  std::vector<Element> values(static_cast<std::size_t>(std::min(count, blockElements)));
   for (std::int64_t begin = 0; begin < count; begin += blockElements) {
     const std::int64_t length = std::min(blockElements, count - begin);
     fill(begin, std::span(values.data(), static_cast<std::size_t>(length)));
-    device.backend.copyToDevice(target + begin, values.data(), length * base::byteSize(DType::f32), device.stream);
+    device.backend.copyToDevice(target + begin, values.data(), length * static_cast<std::int64_t>(sizeof(Element)),
+                                device.stream);
     device.stream.synchronize();
   }
 }
@@ -64,11 +65,10 @@ std::vector<checkpoint::LocalTensor> localTensors(const runtime::ParameterStore&
     for (std::size_t i = 0; i < masters.size(); ++i) {
       const FlatParameter& parameter = parameters.layout().parameters()[i];
       tensors.push_back(
-          {.name = stateName(state.name, parameter.name), .type = DType::f32, .shape = parameter.shape, .pieces = {}});
+          {.name = stateName(state.name, parameter.name), .type = state.type, .shape = parameter.shape, .pieces = {}});
       for (const OwnedRun& run : optimizer.ownedRuns()) {
         if (run.parameter != static_cast<std::int64_t>(i)) continue;
-        tensors.back().pieces.push_back(
-            {.begin = run.begin, .count = run.count, .data = state.shard + run.shardOffset});
+        tensors.back().pieces.push_back({.begin = run.begin, .count = run.count, .data = state.at(run.shardOffset)});
       }
     }
   }
@@ -77,18 +77,22 @@ std::vector<checkpoint::LocalTensor> localTensors(const runtime::ParameterStore&
 
 void restore(const checkpoint::Reader& reader, const runtime::ParameterStore& parameters, optim::Optimizer& optimizer,
              comm::Communicator& communicator, const Device& device) {
-  auto read = [&](const std::string& name, const OwnedRun& run, float* target) {
-    fillFloats(target, run.count, device, [&](std::int64_t begin, std::span<float> values) {
-      reader.read(name, DType::f32, parameterOf(parameters, run).shape, run.begin + begin, std::ssize(values),
-                  values.data());
+  auto read = [&](const std::string& name, DType type, const OwnedRun& run, auto* target) {
+    fillElements(target, run.count, device, [&](std::int64_t begin, auto values) {
+      reader.read(name, type, parameterOf(parameters, run).shape, run.begin + begin, std::ssize(values), values.data());
     });
   };
   comm::agreeOn(communicator, [&] {
     for (const OwnedRun& run : optimizer.ownedRuns()) {
       const std::string& name = parameterOf(parameters, run).name;
-      read(modelName(name), run, optimizer.master(run));
+      read(modelName(name), DType::f32, run, optimizer.master(run));
       for (const optim::Optimizer::State& state : optimizer.states()) {
-        read(stateName(state.name, name), run, state.shard + run.shardOffset);
+        void* const target = state.at(run.shardOffset);
+        if (state.type == DType::bf16) {
+          read(stateName(state.name, name), state.type, run, static_cast<base::BFloat16*>(target));
+        } else {
+          read(stateName(state.name, name), state.type, run, static_cast<float*>(target));
+        }
       }
     }
   });
@@ -98,7 +102,7 @@ void restore(const checkpoint::Reader& reader, const runtime::ParameterStore& pa
 void initialise(const model::Configuration& configuration, std::uint64_t seed,
                 const runtime::ParameterStore& parameters, optim::Optimizer& optimizer, const Device& device) {
   for (const OwnedRun& run : optimizer.ownedRuns()) {
-    fillFloats(optimizer.master(run), run.count, device, [&](std::int64_t begin, std::span<float> values) {
+    fillElements(optimizer.master(run), run.count, device, [&](std::int64_t begin, std::span<float> values) {
       model::initialise(configuration, parameterOf(parameters, run).name, seed, run.begin + begin, values);
     });
   }
@@ -121,7 +125,7 @@ void loadWeights(const checkpoint::Reader& reader, const runtime::ParameterStore
   for (const FlatParameter& parameter : parameters.layout().parameters()) {
     for (std::int64_t begin = 0; begin < parameter.count; begin += blockElements) {
       const std::int64_t count = std::min(blockElements, parameter.count - begin);
-      fillFloats(floats, count, device, [&](std::int64_t, std::span<float> values) {
+      fillElements(floats, count, device, [&](std::int64_t, std::span<float> values) {
         reader.read(modelName(parameter.name), DType::f32, parameter.shape, begin, count, values.data());
       });
       device.backend.run(kernels::Cast{.input = kernels::ConstTensorView(floats, DType::f32, {count}),

@@ -2,7 +2,8 @@
 // What of a model and its optimizer goes into a checkpoint, under which names, and comes back out of one.
 //
 // model/NAME is the float32 master of a parameter, optimizer/first_moment/NAME and optimizer/second_moment/NAME are its
-// AdamW moments; shapes are the parameters' own. Any number of ranks reads what any other number wrote.
+// AdamW moments, float32 or bfloat16; shapes are the parameters' own. Any number of ranks reads what any other number
+// wrote.
 
 #include <string>
 #include <vector>

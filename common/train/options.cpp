@@ -34,7 +34,8 @@ std::int64_t chooseMicroBatch(std::int64_t rowsPerRank, std::int64_t sequenceLen
 base::DType parsePrecision(const std::string& text) {
   if (text == "fp32") return base::DType::f32;
   if (text == "bf16") return base::DType::bf16;
-  throw Error(ErrorKind::usage, "--precision is '" + text + "'; on a CPU it can be fp32 or bf16");
+  if (text == "fp16") return base::DType::f16;
+  throw Error(ErrorKind::usage, "--precision is '" + text + "'; it can be fp32, bf16 or fp16");
 }
 
 BatchShape shareOut(const TrainOptions& options, int ranks) {

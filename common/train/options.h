@@ -9,6 +9,7 @@
 
 #include "common/base/dtype.h"
 #include "common/graph/passes.h"
+#include "common/optim/loss_scaler.h"
 #include "common/optim/optimizer.h"
 #include "common/optim/schedule.h"
 
@@ -33,6 +34,8 @@ struct TrainOptions {
   std::int64_t maxBadSteps = 5;  // in a row
 
   base::DType storage = base::DType::f32;  // of weights and activations
+  optim::LossScaleOptions lossScale;       // float16 only
+  bool cudaGraphs = false;                 // record micro batches and replay them, where the backend can
   graph::Recompute recompute = graph::Recompute::nothing;
 
   std::int64_t evaluateEvery = 0;    // steps; 0: at the end only
@@ -44,7 +47,7 @@ struct TrainOptions {
   bool profile = false;               // print seconds by operator at the end
 };
 
-// The storage type of weights and activations: "fp32" or "bf16". Throws Error of kind usage for another text.
+// The storage type of weights and activations: "fp32", "bf16" or "fp16". Throws Error of kind usage for another text.
 base::DType parsePrecision(const std::string& text);
 
 // How the rows of a step are shared out.

@@ -17,8 +17,9 @@ std::string describePlan(const TrainOptions& options, int ranks) {
   const sharding::FlatLayout layout = runtime::layoutOf(program, ranks, ownership);
   const bool low = options.storage != base::DType::f32;
   // Both moments, and beside weights of less than 32 bits their masters.
+  const std::int64_t elementBytes = 2 * base::byteSize(options.optimizer.states) + (low ? 4 : 0);
   const graph::OtherMemory states{low ? "optimizer states and masters" : "optimizer states",
-                                  layout.shardCount(0) * (low ? 12 : 8)};
+                                  layout.shardCount(0) * elementBytes};
   const double perToken = modelFlopsPerToken(configuration, program.parameterCount(), options.sequenceLength);
 
   std::ostringstream text;

@@ -66,12 +66,16 @@ Trainer::Trainer(comm::Communicator& communicator, const Device& device, TrainOp
     configuration_ = model::readConfiguration(options_.model);
     shape_ = shareOut(options_, communicator_.size());
     options_.schedule.steps = options_.steps;
+    options_.optimizer.seed = options_.seed;
     openData();
     checkFit();
   });
   openRunFolder();
   takeMemory();
   if (options_.profile) step_->profileInto(&profile_);
+  if (options_.cudaGraphs && device_.backend.isHostMemory()) {
+    TANDEM_LOG(info) << "--cuda-graphs on has no effect on the CPU: there is nothing to record";
+  }
   resumeOrInitialise();
   const double ownRate = runtime::measureMatrixRate(options_.storage, device_.backend, device_.stream);
   matrixRate_ = comm::allReduceScalar(communicator_, ownRate);
@@ -89,8 +93,8 @@ void Trainer::takeMemory() {
                                                  options_.sequenceLength, device_);
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::device) throw;
-    throw Error(ErrorKind::device, error.message() + "\nThe memory was for this plan:\n" +
-                                       describePlan(options_, communicator_.size()));
+    throw Error(ErrorKind::device,
+                error.message() + "\nThe memory was for this plan:\n" + describePlan(options_, communicator_.size()));
   }
 }
 
@@ -176,6 +180,7 @@ std::string Trainer::identity() const {
   }
   return json{{"data", datasets},
               {"optimizer", options_.optimizer.method == optim::Method::muon ? "muon" : "adamw"},
+              {"optimizer_states", options_.optimizer.states == base::DType::bf16 ? "bf16" : "fp32"},
               {"sequence_length", options_.sequenceLength},
               {"cross_documents", options_.crossDocuments},
               {"seed", options_.seed}}
@@ -189,7 +194,8 @@ void Trainer::restoreFrom(const checkpoint::Reader& reader) {
       throw Error(ErrorKind::usage, place + " is of another model than '" + options_.model +
                                         "'; give its own, or start a new run in another --output");
     }
-    const json saved = json::parse(reader.metadata().progress);
+    json saved = json::parse(reader.metadata().progress);
+    saved.at("identity").emplace("optimizer_states", "fp32");  // what steps have that do not say it
     const std::string differences = changedFields(saved.at("identity"), json::parse(identity()));
     if (!differences.empty()) {
       throw Error(ErrorKind::usage, place + " cannot go on with other options than it was made with: " + differences +
@@ -197,6 +203,9 @@ void Trainer::restoreFrom(const checkpoint::Reader& reader) {
     }
     progress_ = {.step = reader.metadata().step, .tokens = saved.at("tokens"), .nextSample = saved.at("next_sample")};
     evaluatedStep_ = saved.at("evaluated_step");
+    if (optim::LossScaler* const scaler = step_->lossScaler(); scaler != nullptr && saved.contains("loss_scale")) {
+      scaler->restore(saved.at("loss_scale").at("scale"), saved.at("loss_scale").at("good_steps"));
+    }
   });
   restore(reader, step_->parameters(), step_->optimizer(), communicator_, device_);
   savedStep_ = progress_.step;
@@ -277,6 +286,12 @@ bool Trainer::trainOneStep(data::BatchStream& stream) {
 }
 
 void Trainer::guardAgainstBadSteps(const StepResult& result) {
+  if (result.overflowed) {
+    TANDEM_LOG(info) << "step " << progress_.step
+                     << " was skipped on all ranks: gradients overflowed at a loss scale of " << *result.lossScale
+                     << ", which is halved";
+    return;
+  }
   if (!result.skipped) {
     badSteps_ = 0;
     badSamples_.clear();
@@ -313,6 +328,7 @@ void Trainer::record(const StepResult& result, double learningRate, double dataS
   m.modelFlopsPerSecond = m.tokensPerSecond * flopsPerToken_;
   m.matrixRateShare = m.modelFlopsPerSecond / matrixRate_;
   m.peakMemoryBytes = peakMemory;
+  m.lossScale = result.lossScale;
   m.skipped = result.skipped;
   lastStepMetrics_ = telemetry::toJson(m);
   metrics_->append(lastStepMetrics_);
@@ -353,15 +369,18 @@ void Trainer::save() {
   if (savedStep_ == progress_.step) return;
   const Clock::time_point start = Clock::now();
   if (metrics_) metrics_->sync();
+  json progress{{"tokens", progress_.tokens},
+                {"next_sample", progress_.nextSample},
+                {"evaluated_step", evaluatedStep_},
+                {"identity", json::parse(identity())}};
+  if (const optim::LossScaler* const scaler = step_->lossScaler()) {
+    progress["loss_scale"] = {{"scale", scaler->scale()}, {"good_steps", scaler->goodSteps()}};
+  }
   const checkpoint::Metadata metadata{.step = progress_.step,
                                       .tokenizer = data_->dataset(0).description().tokenizer,
                                       .configuration = configuration_.json,
                                       .options = runDescription_,
-                                      .progress = json{{"tokens", progress_.tokens},
-                                                       {"next_sample", progress_.nextSample},
-                                                       {"evaluated_step", evaluatedStep_},
-                                                       {"identity", json::parse(identity())}}
-                                                      .dump()};
+                                      .progress = progress.dump()};
   writer_->save(metadata, localTensors(step_->parameters(), step_->optimizer()), copyFrom(device_));
   savedStep_ = progress_.step;
   checkpointSeconds_ += secondsSince(start);

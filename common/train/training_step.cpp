@@ -66,6 +66,7 @@ TrainingStep::TrainingStep(const model::Configuration& configuration, const Trai
                              ? sharding::FlatLayout::Ownership::wholeParameters
                              : sharding::FlatLayout::Ownership::anywhere;
   const sharding::FlatLayout layout = runtime::layoutOf(program, communicator.size(), ownership);
+  if (options.storage == base::DType::f16) scaler_.emplace(options.lossScale);
   parameters_ = std::make_unique<runtime::ParameterStore>(layout, device.backend, device.stream, options.storage,
                                                           runtime::ParameterStore::Gradients::held);
   optimizer_ = std::make_unique<optim::Optimizer>(
@@ -95,7 +96,10 @@ StepResult TrainingStep::run(const data::Batch& batch, std::int64_t step, double
   result.waitSeconds = secondsSince(start);
 
   start = Clock::now();
-  const float gradScale = result.targets > 0 ? 1.0f / static_cast<float>(result.targets) : 0.0f;
+  if (scaler_) result.lossScale = scaler_->scale();
+  const double lossScale = result.lossScale.value_or(1.0);
+  const float gradScale =
+      result.targets > 0 ? static_cast<float>(lossScale) / static_cast<float>(result.targets) : 0.0f;
   lossSum_ = 0;
   for (std::int64_t index = 0; index < shape_.microBatches; ++index) runMicroBatch(batch, index, gradScale);
   result.computeSeconds = secondsSince(start);
@@ -106,14 +110,19 @@ StepResult TrainingStep::run(const data::Batch& batch, std::int64_t step, double
   communicator_.allReduce({sums, base::DType::f64, 3});
   result.loss = result.targets > 0 ? sums[0] / static_cast<double>(result.targets) : 0.0;
   result.raised = (sums[1] > 0 ? stopRequested : 0) | (sums[2] > 0 ? saveFailed : 0);
-  result.gradientNorm = optimizer_->gradientNorm();
+  result.gradientNorm = optimizer_->gradientNorm() / lossScale;
   result.communicationSeconds = secondsSince(start);
 
   result.skipped = !std::isfinite(result.loss) || !std::isfinite(result.gradientNorm);
-  if (result.skipped) return result;
+  if (result.skipped) {
+    // A loss is not scaled, so one that is not finite is no fault of the scale.
+    result.overflowed = scaler_ && std::isfinite(result.loss) && scaler_->gradientsOverflowed();
+    return result;
+  }
+  if (scaler_) scaler_->stepWasGood();
   const bool clips = options_.clipNorm > 0 && result.gradientNorm > options_.clipNorm;
   start = Clock::now();
-  optimizer_->update(learningRate, clips ? options_.clipNorm / result.gradientNorm : 1.0, step);
+  optimizer_->update(learningRate, (clips ? options_.clipNorm / result.gradientNorm : 1.0) / lossScale, step);
   result.computeSeconds += secondsSince(start);
   start = Clock::now();
   optimizer_->gatherWeights();
@@ -126,7 +135,12 @@ void TrainingStep::runMicroBatch(const data::Batch& batch, std::int64_t index, f
   runtime::Executable& executable = last ? *lastMicroBatch_ : *microBatch_;
   setBatchInputs(executable, batch, index * shape_.microBatch);
   executable.setInput("gradScale", &gradScale);
-  executable.run(index == 0, last ? exchange_.get() : nullptr);
+  optim::GradientExchange* const exchange = last ? exchange_.get() : nullptr;
+  if (options_.cudaGraphs) {
+    executable.replay(index == 0, exchange);
+  } else {
+    executable.run(index == 0, exchange);
+  }
   executable.readOutput("losses", losses_.data());
   for (const float loss : losses_) lossSum_ += static_cast<double>(loss);
 }

@@ -2,12 +2,14 @@
 // One training step of a model on a group of ranks: micro batches forward and backward, exchange, guard, update.
 
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "common/comm/communicator.h"
 #include "common/data/batch.h"
 #include "common/model/configuration.h"
 #include "common/optim/gradient_exchange.h"
+#include "common/optim/loss_scaler.h"
 #include "common/optim/optimizer.h"
 #include "common/runtime/executable.h"
 #include "common/runtime/parameter_store.h"
@@ -21,11 +23,13 @@ constexpr std::int64_t stopRequested = 1;  // a signal came, or the time is up
 constexpr std::int64_t saveFailed = 2;     // the checkpoint being written in the background failed
 
 struct StepResult {
-  double loss = 0;           // mean over the target tokens of all ranks
-  double gradientNorm = 0;   // before clipping
-  std::int64_t targets = 0;  // of all ranks
-  bool skipped = false;      // loss or gradient was not finite: nothing was changed
-  std::int64_t raised = 0;   // flags of all ranks together
+  double loss = 0;                  // mean over the target tokens of all ranks
+  double gradientNorm = 0;          // before clipping, the loss scale taken off
+  std::int64_t targets = 0;         // of all ranks
+  bool skipped = false;             // loss or gradient was not finite: nothing was changed
+  bool overflowed = false;          // skipped for the loss scale, which has been halved: no fault of the data
+  std::optional<double> lossScale;  // that the step was computed with; float16 only
+  std::int64_t raised = 0;          // flags of all ranks together
   double computeSeconds = 0;
   double waitSeconds = 0;
   double communicationSeconds = 0;
@@ -41,6 +45,7 @@ class TrainingStep {
 
   runtime::ParameterStore& parameters() { return *parameters_; }
   optim::Optimizer& optimizer() { return *optimizer_; }
+  optim::LossScaler* lossScaler() { return scaler_ ? &*scaler_ : nullptr; }  // float16 only
   const runtime::Executable& executable() const { return *lastMicroBatch_; }
   void profileInto(runtime::Profile* profile);
 
@@ -53,6 +58,7 @@ class TrainingStep {
   std::unique_ptr<runtime::ParameterStore> parameters_;
   std::unique_ptr<optim::Optimizer> optimizer_;
   std::unique_ptr<optim::GradientExchange> exchange_;
+  std::optional<optim::LossScaler> scaler_;
   std::unique_ptr<runtime::Executable> microBatch_;      // without exchanges; none when there is one micro batch only
   std::unique_ptr<runtime::Executable> lastMicroBatch_;  // with them
   std::vector<float> losses_;

@@ -171,6 +171,10 @@ HWY_INLINE hn::Vec<Quad> loadQuad(const BFloat16* from) {
   const auto bits = hn::PromoteTo(words, hn::LoadU(halves, reinterpret_cast<const std::uint16_t*>(from)));
   return hn::BitCast(Quad(), hn::ShiftLeft<16>(bits));
 }
+HWY_INLINE hn::Vec<Quad> loadQuad(const Float16* from) {
+  const hn::Rebind<std::uint16_t, Quad> halves;
+  return fromFloat16(Quad(), hn::LoadU(halves, reinterpret_cast<const std::uint16_t*>(from)));
+}
 template <class Element>
 HWY_INLINE void transposeQuad(const Element* from, std::int64_t stride, float scale, float* to) {
   const Quad quad;

@@ -16,7 +16,8 @@ const float* floatRows(const ConstTensorView& matrix, std::int64_t begin, std::i
   if (matrix.type == DType::f32) return elements<float>(matrix) + begin * width;
   float* converted = scratchFloats(slot, count * width, context);
   const Shape shape{count, width};
-  run(Cast{ConstTensorView(elements<base::BFloat16>(matrix) + begin * width, matrix.type, shape),
+  run(Cast{ConstTensorView(static_cast<const std::byte*>(matrix.data) + begin * width * base::byteSize(matrix.type),
+                           matrix.type, shape),
            TensorView(converted, DType::f32, shape)},
       context);
   return converted;

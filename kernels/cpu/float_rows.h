@@ -1,5 +1,5 @@
 #pragma once
-// Operands of matrix products, which take float32 only: rows of float32 as they lie, rows of bfloat16 converted.
+// Operands of matrix products, which take float32 only: rows of float32 as they lie, those of 16-bit types converted.
 
 #include <cstdint>
 

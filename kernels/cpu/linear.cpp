@@ -170,7 +170,7 @@ bool isProductAlone(const Linear& call) {
   return call.output.type == DType::f32 && !call.bias && !call.preActivation && call.activation == ActivationKind::none;
 }
 
-// The product of float32 goes straight to the output; for bfloat16 it is made apart and rounded at the end.
+// The product of float32 goes straight to the output; for 16-bit types it is made apart and rounded at the end.
 ProductBlock blockOf(const Linear& call, std::int64_t firstRow, std::int64_t rows, std::int64_t firstColumn,
                      std::int64_t columns, float*& product, Context& context) {
   const std::int64_t outputs = call.weight.shape[0];

@@ -1,4 +1,4 @@
-// Vectors of float over both storage types, loops with tails, sums, and the exponential function. Compiled once a
+// Vectors of float over the storage types, loops with tails, sums, and the exponential function. Compiled once a
 // target, so no include guard of the usual kind.
 //
 // A file of kernels includes simd_targets.h, sets HWY_TARGET_INCLUDE to itself, includes hwy/foreach_target.h and then
@@ -26,6 +26,7 @@ namespace tandem::kernels::cpu::HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 using base::BFloat16;
+using base::Float16;
 
 using Floats = hn::ScalableTag<float>;
 using Vector = hn::Vec<Floats>;
@@ -41,6 +42,60 @@ struct Part {
 HWY_INLINE std::int64_t lanes() { return static_cast<std::int64_t>(hn::Lanes(Floats())); }
 HWY_INLINE Vector set(float value) { return hn::Set(Floats(), value); }
 
+// --- float16 ---------------------------------------------------------------------------------------------------------
+
+// Bits of float16 as floats, and floats rounded to nearest, ties to even; NaN stays NaN. F is a tag of floats.
+#if HWY_TARGET == HWY_SCALAR || HWY_TARGET == HWY_EMU128 || (HWY_ARCH_X86 && HWY_TARGET >= HWY_SSE4)
+// Without instructions for it: base::Float16 on whole vectors.
+template <class F>
+HWY_INLINE hn::Vec<F> fromFloat16(F floats, hn::Vec<hn::Rebind<std::uint16_t, F>> halves) {
+  const hn::RebindToUnsigned<F> words;
+  const auto bits = hn::PromoteTo(words, halves);
+  const auto sign = hn::ShiftLeft<16>(hn::And(bits, hn::Set(words, 0x8000u)));
+  const auto magnitude = hn::And(bits, hn::Set(words, 0x7fffu));
+  const auto shifted = hn::ShiftLeft<13>(magnitude);
+  const auto normal = hn::Add(shifted, hn::Set(words, (127u - 15u) << 23));
+  const auto endless = hn::Or(shifted, hn::Set(words, 0x7f800000u));  // infinity and NaN
+  const auto integers = hn::BitCast(hn::RebindToSigned<F>(), magnitude);
+  const auto small = hn::BitCast(words, hn::Mul(hn::ConvertTo(floats, integers), hn::Set(floats, 0x1p-24f)));
+  const auto isSmall = hn::Lt(integers, hn::Set(hn::RebindToSigned<F>(), 0x400));
+  const auto isEndless = hn::Gt(integers, hn::Set(hn::RebindToSigned<F>(), 0x7bff));
+  const auto finite = hn::IfThenElse(hn::RebindMask(words, isSmall), small, normal);
+  return hn::BitCast(floats, hn::Or(sign, hn::IfThenElse(hn::RebindMask(words, isEndless), endless, finite)));
+}
+template <class F>
+HWY_INLINE hn::Vec<hn::Rebind<std::uint16_t, F>> toFloat16(F floats, hn::Vec<F> value) {
+  const hn::RebindToUnsigned<F> words;
+  const hn::RebindToSigned<F> integers;
+  const auto bits = hn::BitCast(words, value);
+  const auto sign = hn::And(hn::ShiftRight<16>(bits), hn::Set(words, 0x8000u));
+  const auto magnitude = hn::And(bits, hn::Set(words, 0x7fffffffu));
+  const auto odd = hn::And(hn::ShiftRight<13>(magnitude), hn::Set(words, 1u));
+  const auto normal = hn::ShiftRight<13>(hn::Sub(hn::Add(magnitude, hn::Add(odd, hn::Set(words, 0xfffu))),  //
+                                                 hn::Set(words, (127u - 15u) << 23)));
+  const auto half = hn::Set(floats, 0.5f);  // below 2^-14 its addition rounds to a multiple of 2^-24
+  const auto small =
+      hn::Sub(hn::BitCast(words, hn::Add(hn::BitCast(floats, magnitude), half)), hn::BitCast(words, half));
+  const auto ordered = hn::BitCast(integers, magnitude);
+  const auto isSmall = hn::RebindMask(words, hn::Lt(ordered, hn::Set(integers, 0x38800000)));
+  const auto isLarge = hn::RebindMask(words, hn::Gt(ordered, hn::Set(integers, 0x477fefff)));
+  const auto isNan = hn::RebindMask(words, hn::Gt(ordered, hn::Set(integers, 0x7f800000)));
+  auto result = hn::IfThenElse(isSmall, small, normal);
+  result = hn::IfThenElse(isLarge, hn::Set(words, 0x7c00u), result);
+  result = hn::IfThenElse(isNan, hn::Set(words, 0x7e00u), result);
+  return hn::DemoteTo(hn::Rebind<std::uint16_t, F>(), hn::BitCast(integers, hn::Or(sign, result)));
+}
+#else
+template <class F>
+HWY_INLINE hn::Vec<F> fromFloat16(F floats, hn::Vec<hn::Rebind<std::uint16_t, F>> halves) {
+  return hn::PromoteTo(floats, hn::BitCast(hn::Rebind<hwy::float16_t, F>(), halves));
+}
+template <class F>
+HWY_INLINE hn::Vec<hn::Rebind<std::uint16_t, F>> toFloat16(F, hn::Vec<F> value) {
+  return hn::BitCast(hn::Rebind<std::uint16_t, F>(), hn::DemoteTo(hn::Rebind<hwy::float16_t, F>(), value));
+}
+#endif
+
 // --- loads and stores; a partial load fills with zeros ---------------------------------------------------------------
 
 HWY_INLINE Vector load(const float* from, Whole) { return hn::LoadU(Floats(), from); }
@@ -48,6 +103,9 @@ HWY_INLINE Vector load(const BFloat16* from, Whole) {
   const Words words;
   const auto halves = hn::LoadU(Halves(), reinterpret_cast<const std::uint16_t*>(from));
   return hn::BitCast(Floats(), hn::ShiftLeft<16>(hn::PromoteTo(words, halves)));
+}
+HWY_INLINE Vector load(const Float16* from, Whole) {
+  return fromFloat16(Floats(), hn::LoadU(Halves(), reinterpret_cast<const std::uint16_t*>(from)));
 }
 template <class Element>
 HWY_INLINE Vector load(const Element* from, Part part) {
@@ -66,6 +124,9 @@ HWY_INLINE void store(Vector value, BFloat16* to, Whole) {  // to nearest, ties 
   const auto isNan = hn::RebindMask(words, hn::Ne(value, value));
   const auto result = hn::IfThenElse(isNan, hn::Or(upper, hn::Set(words, 0x40u)), rounded);
   hn::StoreU(hn::DemoteTo(Halves(), hn::BitCast(Integers(), result)), Halves(), reinterpret_cast<std::uint16_t*>(to));
+}
+HWY_INLINE void store(Vector value, Float16* to, Whole) {
+  hn::StoreU(toFloat16(Floats(), value), Halves(), reinterpret_cast<std::uint16_t*>(to));
 }
 template <class Element>
 HWY_INLINE void store(Vector value, Element* to, Part part) {

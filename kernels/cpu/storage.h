@@ -6,15 +6,17 @@
 
 namespace tandem::kernels::cpu {
 
-// Calls body with a null pointer of the element type: float or BFloat16.
+// Calls body with a null pointer of the element type: float, BFloat16 or Float16.
 template <class Body>
 void withElement(DType type, const Body& body) {
   if (type == DType::f32) {
     body(static_cast<float*>(nullptr));
-  } else {
-    TANDEM_ASSERT(type == DType::bf16, std::string("an operand is stored as ") + base::name(type) +
-                                           "; the operators take float32 and bfloat16");
+  } else if (type == DType::bf16) {
     body(static_cast<base::BFloat16*>(nullptr));
+  } else {
+    TANDEM_ASSERT(type == DType::f16, std::string("an operand is stored as ") + base::name(type) +
+                                          "; the operators take float32, bfloat16 and float16");
+    body(static_cast<base::Float16*>(nullptr));
   }
 }
 

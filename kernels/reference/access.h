@@ -16,7 +16,7 @@ using Index = std::int64_t;
 [[noreturn]] inline void rejectType(DType type) {
   throw base::Error(base::ErrorKind::usage,
                     std::string("the reference operators have no arithmetic for tensors of type ") + base::name(type) +
-                        "; float32 and bfloat16 are possible");
+                        "; float32, bfloat16 and float16 are possible");
 }
 
 inline double load(const ConstTensorView& view, Index offset) {
@@ -25,6 +25,8 @@ inline double load(const ConstTensorView& view, Index offset) {
       return static_cast<const float*>(view.data)[offset];
     case DType::bf16:
       return static_cast<float>(static_cast<const base::BFloat16*>(view.data)[offset]);
+    case DType::f16:
+      return static_cast<float>(static_cast<const base::Float16*>(view.data)[offset]);
     case DType::f64:
       return static_cast<const double*>(view.data)[offset];
     default:
@@ -39,6 +41,9 @@ inline void store(const TensorView& view, Index offset, double value) {
       return;
     case DType::bf16:
       static_cast<base::BFloat16*>(view.data)[offset] = base::BFloat16(static_cast<float>(value));
+      return;
+    case DType::f16:
+      static_cast<base::Float16*>(view.data)[offset] = base::Float16(static_cast<float>(value));
       return;
     case DType::f64:
       static_cast<double*>(view.data)[offset] = value;

@@ -1,12 +1,49 @@
+#include <bit>
 #include <cmath>
 #include <vector>
 
+#include "common/base/random.h"
+#include "kernels/adamw_factors.h"
 #include "kernels/reference/access.h"
 #include "kernels/reference/operators.h"
 
 namespace tandem::kernels::reference {
 
+namespace {
+
+// One of the two bfloat16 around a value, by 16 random bits.
+base::BFloat16 roundedBy(std::uint32_t random, float value) {
+  if (std::isnan(value)) return base::BFloat16(value);
+  base::BFloat16 result;
+  result.bits = static_cast<std::uint16_t>((std::bit_cast<std::uint32_t>(value) + random) >> 16);
+  return result;
+}
+
+// Float32 in the order that the contract gives: the bits themselves are what other backends are compared with.
+void runWithRoundedMoments(const AdamW& op) {
+  const AdamWFactors f = factorsOf(op);
+  const auto* gradient = static_cast<const float*>(op.gradient.data);
+  auto* weight = static_cast<float*>(op.weight.data);
+  auto* first = static_cast<base::BFloat16*>(op.firstMoment.data);
+  auto* second = static_cast<base::BFloat16*>(op.secondMoment.data);
+  for (Index i = 0; i < op.weight.shape.count(); ++i) {
+    const float g = gradient[i] * f.gradientScale;
+    const float m = std::fma(f.beta1, static_cast<float>(first[i]), f.first * g);
+    const float v = std::fma(f.beta2, static_cast<float>(second[i]), f.second * g * g);
+    const float update = f.stepSize * m / (std::sqrt(v * f.secondCorrection) + f.epsilon);
+    weight[i] -= std::fma(f.decay, weight[i], update);
+    const auto element = static_cast<std::uint64_t>(op.rounding.firstElement + i);
+    const std::uint32_t word = base::philox(op.rounding.key, element / 4, op.rounding.stream)[element % 4];
+    first[i] = roundedBy(word & 0xffffu, m);
+    second[i] = roundedBy(word >> 16, v);
+    if (op.lowWeight) store(op.lowWeight, i, static_cast<double>(weight[i]));
+  }
+}
+
+}  // namespace
+
 void run(const AdamW& op) {
+  if (op.firstMoment.type == DType::bf16) return runWithRoundedMoments(op);
   const double beta1 = op.beta1, beta2 = op.beta2;
   const double correction1 = 1 - std::pow(beta1, static_cast<double>(op.step));
   const double correction2 = 1 - std::pow(beta2, static_cast<double>(op.step));

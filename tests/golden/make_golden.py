@@ -22,6 +22,7 @@ A file NAME.h5 holds, for one model:
     gradients/NAME       float64, of that mean by each parameter
     bfloat16_error       float64 scalar, the largest |g - gradient| / |gradient| (Euclidean norms) among the gradients g
                          that PyTorch itself gives in bfloat16
+    float16_error        float64 scalar, the same in float16, with a loss scale of 1024
     curve                float64 [20], the mean loss of each of 20 steps, before the step's update
     curve_gradient_norms float64 [20], the global norm of the gradient of each step, before clipping
     final/NAME           float32, the parameters after the 20 steps
@@ -153,13 +154,15 @@ def losses_of(model, batch, window):
     return logits, losses
 
 
-def gradients_in_bfloat16(model, configuration, batch, window):
-    """What PyTorch computes with weights, activations and gradients in bfloat16."""
+def largest_error(dtype, model, configuration, batch, window, loss_scale=1.0):
+    """How far PyTorch's gradients are from the model's with weights, activations and gradients in a 16-bit type."""
     low = transformers.AutoModelForCausalLM.from_config(configuration, attn_implementation="float64").train()
     low.load_state_dict(model.state_dict())
-    low = low.bfloat16()
-    mean_loss(losses_of(low, batch, window)[1], batch[1]).backward()
-    return logical(low, lambda parameter: parameter.grad.double())
+    low = low.to(dtype)
+    (mean_loss(losses_of(low, batch, window)[1], batch[1]) * loss_scale).backward()
+    rounded = logical(low, lambda parameter: parameter.grad.double() / loss_scale)
+    exact = logical(model, lambda parameter: parameter.grad)
+    return max(((rounded[name] - gradient).norm() / gradient.norm()).item() for name, gradient in exact.items())
 
 
 def mean_loss(losses, targets):
@@ -269,9 +272,8 @@ def make(name, configuration, folder):
         file["configuration"] = numpy.bytes_(configuration_text(configuration, model))
         write_tensors(file, "parameters", logical(model, lambda parameter: parameter.data), numpy.float32)
         write_tensors(file, "gradients", logical(model, lambda parameter: parameter.grad), numpy.float64)
-        low = gradients_in_bfloat16(model, configuration, first, window)
-        file["bfloat16_error"] = max(((low[name] - gradient).norm() / gradient.norm()).item() for name, gradient
-                                     in logical(model, lambda parameter: parameter.grad).items())
+        file["bfloat16_error"] = largest_error(torch.bfloat16, model, configuration, first, window)
+        file["float16_error"] = largest_error(torch.float16, model, configuration, first, window, 1024.0)
         for dataset, array in zip(("tokens", "targets", "document_start", "positions"), batches):
             file[dataset] = array
         file["logits"], file["losses"] = logits.detach().numpy(), losses.detach().numpy()

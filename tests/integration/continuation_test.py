@@ -45,6 +45,22 @@ class ExactContinuation(unittest.TestCase):
     def test_bfloat16_storage_resumes_bit_for_bit(self):
         self.expect_exact("bf16", precision="bf16", recompute="full")
 
+    def test_float16_storage_resumes_bit_for_bit_with_its_loss_scale(self):
+        # Begins too high, so that steps are skipped, and grows again on both sides of the checkpoint.
+        self.expect_exact("fp16", ranks=2, precision="fp16", loss_scale=2**24, loss_scale_growth_steps=2)
+        scales = [line["loss_scale"] for line in world.step_lines("fp16-whole")]
+        self.assertEqual([line["loss_scale"] for line in world.step_lines("fp16-parts")], scales)
+        self.assertEqual(scales[0], 2**24)
+        self.assertGreater(len(set(scales)), 1)
+
+    def test_moments_in_bfloat16_resume_bit_for_bit_and_keep_the_loss(self):
+        self.expect_exact("states", ranks=2, optimizer_states="bf16")
+        world.pretrain("states-fp32", 8, 2)
+        self.assertLess(relative_difference(world.losses("states-whole"), world.losses("states-fp32")), 5e-3)
+        ended = run(1, "pretrain", *world.arguments(world.path("states-whole"), 9))
+        self.assertEqual(ended.code, 2, ended)
+        self.assertIn('optimizer_states was "bf16" and is now "fp32"', ended.err)
+
     def test_muon_resumes_bit_for_bit_on_two_ranks(self):
         self.expect_exact("muon", ranks=2, optimizer="muon")
 
@@ -184,8 +200,8 @@ class RunFolder(unittest.TestCase):
         self.assertEqual([line["step"] for line in steps], [1, 2, 3, 4])
         self.assertLessEqual({"step", "tokens", "loss", "learning_rate", "gradient_norm", "step_seconds",
                               "compute_seconds", "wait_seconds", "communication_seconds", "data_seconds",
-                              "tokens_per_second", "model_flops_per_second", "mfu", "peak_memory_bytes", "skipped"},
-                             set(steps[0]))
+                              "tokens_per_second", "model_flops_per_second", "mfu", "peak_memory_bytes", "loss_scale",
+                              "skipped"}, set(steps[0]))
         evaluations = [line for line in world.metrics("folder") if "evaluation" in line]
         self.assertEqual([line["step"] for line in evaluations], [2, 4])
         self.assertEqual(set(evaluations[0]), {"step", "evaluation", "loss", "perplexity", "bits_per_byte", "tokens"})

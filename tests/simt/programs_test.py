@@ -57,6 +57,30 @@ class Training(unittest.TestCase):
         self.assert_follows(losses, expected, 2e-2)
         self.assertIn("attention by", log)
 
+    def test_follows_the_cpu_in_float16_through_the_tensor_cores(self):
+        expected = train_on_cpu("cpu-fp16", 8, model=WIDE)
+        options = {"model": WIDE, "precision": "fp16", "attention": "mma"}
+        losses, _ = train("gpu-fp16", 8, ranks=2, **options)
+        self.assert_follows(losses, expected, 5e-3)
+        scales = [line["loss_scale"] for line in world.step_lines("gpu-fp16")]
+        self.assertEqual(scales, [65536] * 8)
+
+    def test_moments_in_bfloat16_follow_the_cpus(self):
+        options = {"optimizer_states": "bf16", "micro_batch": 1}
+        self.assert_follows(train("states-gpu", 8, ranks=2, **options)[0], train_on_cpu("states-cpu", 8, **options), 1e-3)
+
+    def test_recorded_micro_batches_change_no_bit(self):
+        # Of one and of several micro batches, the latter with other kernels for the first one of a step.
+        for ranks, options in ((1, {}), (2, {"micro_batch": 1, "exchange": "nccl"}), (2, {"exchange": "mpi"})):
+            with self.subTest(ranks=ranks, **options):
+                # An evaluation in between takes the memory that recordings borrow.
+                options = {**options, "evaluate_every": 4, "val": world.val, "evaluate_tokens": 64}
+                name = f"graphs{ranks}{options.get('exchange', '')}"
+                plain, _ = train(name, 7, ranks=ranks, **options)
+                recorded, _ = train(f"{name}-on", 7, ranks=ranks, cuda_graphs="on", **options)
+                self.assertEqual(recorded, plain)
+                self.assertEqual(world.tensors(f"{name}-on"), world.tensors(name))
+
     def test_resumes_bit_for_bit(self):
         whole, _ = train("whole", 8)
         train("halves", 8, checkpoint_every=3)

@@ -42,7 +42,8 @@ void Checker::expect(bool holds, const CheckedOperand& operand, const std::strin
 }
 
 void Checker::expectStorage(const CheckedOperand& operand) const {
-  expect(operand.type() == DType::f32 || operand.type() == DType::bf16, operand, "float32 or bfloat16");
+  const DType type = operand.type();
+  expect(type == DType::f32 || type == DType::bf16 || type == DType::f16, operand, "float32, bfloat16 or float16");
 }
 
 void Checker::expectType(const CheckedOperand& operand, DType type) const {

@@ -41,7 +41,7 @@ class Checker {
   // The same about one operand: "<node>: <operand> '<name>' is <type> <shape>, but must be <rule>".
   void expect(bool holds, const CheckedOperand& operand, const std::string& rule) const;
 
-  void expectStorage(const CheckedOperand& operand) const;                            // float32 or bfloat16
+  void expectStorage(const CheckedOperand& operand) const;                            // float32, bfloat16 or float16
   void expectSame(const CheckedOperand& operand, const CheckedOperand& model) const;  // type and shape
   void expectType(const CheckedOperand& operand, DType type) const;
   // An absent optional operand passes.

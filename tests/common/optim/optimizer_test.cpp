@@ -171,16 +171,89 @@ TEST(Optimizer, statesAndMastersAreLaidOutByOwnedRuns) {
   for (const sharding::OwnedRun& run : parameters.optimizer().ownedRuns()) {
     for (std::int64_t i = 0; i < run.count; ++i) {
       const float gradient = madeUp(run.parameter, run.begin + i, 1);
-      EXPECT_NEAR(states[0].shard[run.shardOffset + i], 0.1f * gradient, 1e-6);
-      EXPECT_NEAR(states[1].shard[run.shardOffset + i], 0.05f * gradient * gradient, 1e-6);
+      EXPECT_NEAR(*static_cast<float*>(states[0].at(run.shardOffset + i)), 0.1f * gradient, 1e-6);
+      EXPECT_NEAR(*static_cast<float*>(states[1].at(run.shardOffset + i)), 0.05f * gradient * gradient, 1e-6);
     }
   }
+}
+
+// The same gradients, to the bit, on every rank.
+void updateBySetGradients(Parameters& parameters, int steps) {
+  for (int step = 1; step <= steps; ++step) {
+    for (std::size_t p = 0; p < parameters.layout().parameters().size(); ++p) {
+      const sharding::FlatParameter& parameter = parameters.layout().parameters()[p];
+      for (std::int64_t i = 0; i < parameter.count; ++i) {
+        parameters.store().gradients()[parameter.offset + i] = madeUp(static_cast<std::int64_t>(p), i, step);
+      }
+    }
+    parameters.optimizer().update(0.01, 0.5, step);
+    parameters.optimizer().gatherWeights();
+  }
+}
+
+// The bits of the two moments of a parameter's element, at ranks that do not own it zero.
+std::vector<std::int64_t> momentBits(Parameters& parameters, std::int64_t parameter) {
+  const auto place = static_cast<std::size_t>(parameter);
+  std::vector<std::int64_t> bits(static_cast<std::size_t>(2 * parameters.layout().parameters()[place].count));
+  for (const sharding::OwnedRun& run : parameters.optimizer().ownedRuns()) {
+    if (run.parameter != parameter) continue;
+    std::size_t at = static_cast<std::size_t>(2 * run.begin);
+    for (std::int64_t i = 0; i < run.count; ++i) {
+      for (const Optimizer::State& state : parameters.optimizer().states()) {
+        bits[at++] = static_cast<base::BFloat16*>(state.at(run.shardOffset + i))->bits;
+      }
+    }
+  }
+  return bits;
+}
+
+TEST(Optimizer, momentsInBfloat16HaveTheSameBitsOnAnyNumberOfRanks) {
+  Setting setting;
+  setting.options.states = base::DType::bf16;
+  setting.options.seed = 42;
+  const auto alone = comm::makeSingleProcess();
+  Parameters one(setting, *alone), sharded(setting, test::world());
+  updateBySetGradients(one, 4);
+  updateBySetGradients(sharded, 4);
+  for (std::size_t p = 0; p < setting.shapes.size(); ++p) {
+    EXPECT_EQ(sharded.weights(p), one.weights(p)) << "parameter " << p;
+    std::vector<std::int64_t> bits = momentBits(sharded, static_cast<std::int64_t>(p));
+    test::world().allReduce({bits.data(), base::DType::i64, std::ssize(bits)});
+    EXPECT_EQ(bits, momentBits(one, static_cast<std::int64_t>(p))) << "parameter " << p;
+  }
+}
+
+TEST(Optimizer, momentsInBfloat16DependOnTheSeedAndStayCloseToThoseOfFloat32) {
+  const auto alone = comm::makeSingleProcess();
+  auto weightsOf = [&](base::DType states, std::uint64_t seed) {
+    Setting setting;
+    setting.options.states = states;
+    setting.options.seed = seed;
+    Parameters parameters(setting, *alone);
+    updateBySetGradients(parameters, 20);
+    return parameters.weights(0);
+  };
+  const auto exact = weightsOf(base::DType::f32, 1), one = weightsOf(base::DType::bf16, 1),
+             other = weightsOf(base::DType::bf16, 2);
+  EXPECT_NE(one, other);
+  EXPECT_EQ(weightsOf(base::DType::f32, 2), exact) << "float32 has no use for the seed";
+  for (std::size_t i = 0; i < exact.size(); ++i) EXPECT_NEAR(one[i], exact[i], 5e-3) << "element " << i;
+}
+
+TEST(Optimizer, muonsMomentumIsNotStoredInBfloat16) {
+  Setting setting = muonSetting();
+  setting.options.states = base::DType::bf16;
+  data::expectError(base::ErrorKind::usage, {"--optimizer-states bf16", "adamw"},
+                    [&] { Parameters(setting, test::world()); });
 }
 
 TEST(Optimizer, namesAreThoseOfTheCommandLine) {
   EXPECT_EQ(parseMethod("adamw"), Method::adamw);
   EXPECT_EQ(parseMethod("muon"), Method::muon);
   data::expectError(base::ErrorKind::usage, {"'sgd'", "adamw", "muon"}, [] { parseMethod("sgd"); });
+  EXPECT_EQ(parseStates("fp32"), base::DType::f32);
+  EXPECT_EQ(parseStates("bf16"), base::DType::bf16);
+  data::expectError(base::ErrorKind::usage, {"'fp16'", "fp32", "bf16"}, [] { parseStates("fp16"); });
 }
 
 }  // namespace

@@ -27,9 +27,10 @@ std::string stepLine(std::int64_t step) { return toJson(StepMetrics{.step = step
 
 TEST(Metrics, aStepHasTheNamesOfTheDesign) {
   const json line = json::parse(stepLine(1));
-  for (const char* name : {"step", "tokens", "loss", "learning_rate", "gradient_norm", "step_seconds",
-                           "compute_seconds", "wait_seconds", "communication_seconds", "data_seconds",
-                           "tokens_per_second", "model_flops_per_second", "mfu", "peak_memory_bytes", "skipped"}) {
+  for (const char* name :
+       {"step", "tokens", "loss", "learning_rate", "gradient_norm", "step_seconds", "compute_seconds", "wait_seconds",
+        "communication_seconds", "data_seconds", "tokens_per_second", "model_flops_per_second", "mfu",
+        "peak_memory_bytes", "loss_scale", "skipped"}) {
     EXPECT_TRUE(line.contains(name)) << name;
   }
 }

@@ -65,6 +65,13 @@ TEST_F(Plan, countsMastersWhereWeightsAreBfloat16) {
   EXPECT_EQ(bytesOf("optimizer states and masters"), "1.4 GiB") << plan;
 }
 
+TEST_F(Plan, countsHalfTheStatesInBfloat16) {
+  options_.optimizer.states = base::DType::bf16;
+  EXPECT_EQ(bytesOf("optimizer states"), "474.7 MiB") << text();
+  options_.storage = base::DType::f16;
+  EXPECT_EQ(bytesOf("optimizer states and masters"), "949.4 MiB") << text();
+}
+
 TEST_F(Plan, recomputationSavesActivations) {
   auto activations = [&] { return std::stod(bytesOf("activations at the peak")); };
   const double all = activations();

@@ -44,9 +44,16 @@ void evaluate(test::Function function, const float* from, float* to, std::int64_
   });
 }
 
-void roundTrip(const float* from, BFloat16* stored, float* to, std::int64_t count) {
+template <class Element>
+void roundTripOf(const float* from, Element* stored, float* to, std::int64_t count) {
   forVectors(count, [=](std::int64_t i, auto extent) HWY_ATTR { store(load(from + i, extent), stored + i, extent); });
   forVectors(count, [=](std::int64_t i, auto extent) HWY_ATTR { store(load(stored + i, extent), to + i, extent); });
+}
+void roundTrip(const float* from, BFloat16* stored, float* to, std::int64_t count) {
+  roundTripOf(from, stored, to, count);
+}
+void roundTripFloat16(const float* from, Float16* stored, float* to, std::int64_t count) {
+  roundTripOf(from, stored, to, count);
 }
 
 }  // namespace tandem::kernels::cpu::HWY_NAMESPACE
@@ -57,6 +64,7 @@ namespace tandem::kernels::cpu::test {
 
 HWY_EXPORT(evaluate);
 HWY_EXPORT(roundTrip);
+HWY_EXPORT(roundTripFloat16);
 
 namespace {
 
@@ -135,6 +143,37 @@ TEST(Functions, bfloat16IsRoundedAsBaseRoundsIt) {
       const base::BFloat16 wanted(points[i]);
       EXPECT_EQ(stored[i].bits, wanted.bits) << target << " at " << points[i];
       EXPECT_TRUE(std::isnan(points[i]) || back[i] == static_cast<float>(wanted)) << target << " at " << points[i];
+    }
+  });
+}
+
+// Every number of float16, what lies in the middle to the next one, and just beside the middle.
+TEST(Functions, float16IsRoundedAsBaseRoundsIt) {
+  std::vector<float> points = {65519.0f, 65520.0f, 1e30f, 1e-40f, std::ldexp(1.0f, -25), std::ldexp(1.5f, -25)};
+  for (std::uint32_t bits = 0; bits < 0x10000; ++bits) {
+    base::Float16 number;
+    number.bits = static_cast<std::uint16_t>(bits);
+    const auto low = static_cast<float>(number);
+    ++number.bits;
+    const auto high = static_cast<float>(number);
+    points.push_back(low);
+    if (!std::isfinite(low) || !std::isfinite(high) || std::signbit(low) != std::signbit(high)) continue;
+    const float middle = (low + high) / 2;
+    points.insert(points.end(), {middle, std::nextafter(middle, low), std::nextafter(middle, high)});
+  }
+  onEveryTarget([&](const std::string& target) {
+    std::vector<base::Float16> stored(points.size());
+    std::vector<float> back(points.size());
+    HWY_DYNAMIC_DISPATCH(roundTripFloat16)
+    (points.data(), stored.data(), back.data(), static_cast<std::int64_t>(points.size()));
+    for (std::size_t i = 0; i < points.size(); ++i) {
+      if (std::isnan(points[i])) {
+        ASSERT_TRUE(std::isnan(static_cast<float>(stored[i])) && std::isnan(back[i])) << target;
+        continue;
+      }
+      const base::Float16 wanted(points[i]);
+      ASSERT_EQ(stored[i].bits, wanted.bits) << target << " at " << points[i];
+      ASSERT_EQ(back[i], static_cast<float>(wanted)) << target << " at " << points[i];
     }
   });
 }

@@ -15,8 +15,10 @@ namespace {
 constexpr std::uint64_t seed = 20;
 
 double toleranceOf(const Case& recipe, DType varied, const std::string& operand) {
-  const bool isHalf = varied == DType::bf16 || recipe.operand(operand).storage == Storage::half;
-  return isHalf ? recipe.halfTolerance : recipe.singleTolerance;
+  const Storage storage = recipe.operand(operand).storage;
+  if (varied == DType::bf16 || storage == Storage::half) return recipe.halfTolerance;
+  const bool isFloat16 = varied == DType::f16 || storage == Storage::float16;
+  return isFloat16 ? recipe.halfTolerance / 4 : recipe.singleTolerance;
 }
 
 // Root mean square of the finite elements.

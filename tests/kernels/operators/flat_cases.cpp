@@ -53,6 +53,30 @@ std::vector<double> specials() {
           std::numeric_limits<double>::quiet_NaN()};
 }
 
+// The same of float16.
+std::vector<double> specialsOfFloat16() {
+  const double infinity = std::numeric_limits<double>::infinity();
+  return {0,
+          -0.0,
+          1 + std::ldexp(1, -11),
+          1 + 3 * std::ldexp(1, -11),
+          -1 - std::ldexp(1, -11),
+          1 + std::ldexp(1, -11) + std::ldexp(1, -20),
+          65504,
+          65519,
+          -65520,
+          1e30,
+          std::ldexp(1, -14),
+          std::ldexp(1023.5, -24),
+          std::ldexp(1, -24),
+          std::ldexp(1.5, -24),
+          -std::ldexp(1, -25),
+          std::ldexp(1, -26),
+          infinity,
+          -infinity,
+          std::numeric_limits<double>::quiet_NaN()};
+}
+
 Case makeCastCase(Storage from, Storage to, const std::string& direction, std::int64_t count, Draw draw,
                   const std::string& note = "") {
   Case c("cast", direction + "_" + label({{"count", count}}) + note);
@@ -81,12 +105,19 @@ void addFlatCases(Registry& registry) {
     registry.cases.push_back(makeFillCase(count));
     registry.cases.push_back(makeCastCase(Storage::single, Storage::half, "toHalf", count, normal()));
     registry.cases.push_back(makeCastCase(Storage::half, Storage::single, "toSingle", count, normal()));
+    registry.cases.push_back(makeCastCase(Storage::single, Storage::float16, "toFloat16", count, normal()));
+    registry.cases.push_back(makeCastCase(Storage::float16, Storage::single, "fromFloat16", count, normal()));
   }
   const auto special = static_cast<std::int64_t>(specials().size());
   registry.cases.push_back(
       makeCastCase(Storage::single, Storage::half, "toHalf", special, values(specials()), "_special"));
   registry.cases.push_back(
       makeCastCase(Storage::half, Storage::single, "toSingle", special, values(specials()), "_special"));
+  const auto specialFloat16 = static_cast<std::int64_t>(specialsOfFloat16().size());
+  registry.cases.push_back(makeCastCase(Storage::single, Storage::float16, "toFloat16", specialFloat16,
+                                        values(specialsOfFloat16()), "_special"));
+  registry.cases.push_back(makeCastCase(Storage::float16, Storage::single, "fromFloat16", specialFloat16,
+                                        values(specialsOfFloat16()), "_special"));
 
   constexpr std::int64_t large = std::int64_t{16} << 20;
   registry.timed.push_back(makeSquaredNormCase(large));

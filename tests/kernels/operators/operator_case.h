@@ -41,11 +41,12 @@ Draw values(std::vector<double> given);
 
 // The storage type of a case's activations and weights, which the harness varies, and the types that stay.
 enum class Storage {
-  varied,  // what the harness asks for: float32, bfloat16; float64 when differentiating
+  varied,  // what the harness asks for: float32, bfloat16, float16; float64 when differentiating
   single,  // float32 by contract; float64 when differentiating
   index,   // int32
   wide,    // float64 by contract
   half,    // bfloat16 by contract
+  float16  // by contract
 };
 
 struct Operand {
@@ -124,7 +125,8 @@ class Case {
     derivatives.emplace_back(input, gradient);
     return *this;
   }
-  // Largest allowed error, relative to the magnitude of the element and of the operand's typical element.
+  // Largest allowed error, relative to the magnitude of the element and of the operand's typical element; `half` is
+  // that of bfloat16; float16 with its three bits more may err by a fourth of it.
   Case& tolerance(double single, double half) {
     singleTolerance = single;
     halfTolerance = half;
@@ -142,7 +144,7 @@ class Case {
   std::vector<Operand> operands;
   std::vector<Step> steps;
   std::vector<std::pair<std::string, std::string>> losses, derivatives;
-  std::vector<DType> types = {DType::f32, DType::bf16};
+  std::vector<DType> types = {DType::f32, DType::bf16, DType::f16};
   double singleTolerance = 1e-5, halfTolerance = 1e-2;
   double smallestMagnitude = 0;  // by which errors are judged at least, where results cancel to nothing
   double differenceStep = 1e-5;  // of finite differences; well below the scale on which the operator bends

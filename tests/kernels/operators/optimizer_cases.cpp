@@ -10,7 +10,8 @@ namespace {
 struct AdamWOptions {
   std::int64_t count, step;
   float weightDecay = 0, gradientScale = 1;
-  bool low = false;
+  DType low = DType::f32;  // f32: none
+  bool roundsMoments = false;
 };
 
 // Second moments are averages of squares.
@@ -22,13 +23,18 @@ Draw squares(double deviation) {
 
 Case makeAdamWCase(const AdamWOptions& o) {
   Case c("adamW", label({{"count", o.count}, {"step", o.step}}) + (o.weightDecay != 0 ? "_decay" : "") +
-                      (o.gradientScale != 1 ? "_clipped" : "") + (o.low ? "_low" : ""));
+                      (o.gradientScale != 1 ? "_clipped" : "") +
+                      (o.low != DType::f32 ? std::string("_low_") + base::name(o.low) : "") +
+                      (o.roundsMoments ? "_rounded" : ""));
   c.onlySingle();
   c.single("gradient", {o.count}, normal(0.01)).single("weight", {o.count}, normal());
   // Before the first step the moments are zero.
-  c.single("firstMoment", {o.count}, o.step == 1 ? constant(0) : normal(0.01));
-  c.single("secondMoment", {o.count}, o.step == 1 ? constant(0) : squares(0.01));
-  if (o.low) c.result("lowWeight", {o.count}, Storage::half);
+  const Storage moments = o.roundsMoments ? Storage::half : Storage::single;
+  c.add({"firstMoment", "firstMoment", moments, {o.count}, {}, 0, o.step == 1 ? constant(0) : normal(0.01)});
+  c.add({"secondMoment", "secondMoment", moments, {o.count}, {}, 0, o.step == 1 ? constant(0) : squares(0.01)});
+  if (o.low == DType::bf16) c.result("lowWeight", {o.count}, Storage::half);
+  if (o.low == DType::f16) c.result("lowWeight", {o.count}, Storage::float16);
+  if (o.roundsMoments) c.tolerance(0, 0);  // the bits are part of the contract
   return c.step("AdamW", 14 * static_cast<double>(o.count), [o](Operands& v, Backend& backend, Stream& stream) {
     backend.run(AdamW{.gradient = v.in("gradient"),
                       .weight = v.out("weight"),
@@ -38,7 +44,8 @@ Case makeAdamWCase(const AdamWOptions& o) {
                       .learningRate = 1e-2f,
                       .weightDecay = o.weightDecay,
                       .gradientScale = o.gradientScale,
-                      .step = o.step},
+                      .step = o.step,
+                      .rounding = {.key = 0x123456789abcdef, .stream = 0xfedcba987654321, .firstElement = o.count + 6}},
                 stream);
   });
 }
@@ -65,9 +72,14 @@ void addOptimizerCases(Registry& registry) {
            AdamWOptions{1, 1},
            AdamWOptions{3, 1, 0.1f},
            AdamWOptions{17, 2, 0.1f, 0.25f},
-           AdamWOptions{65, 1000, 0.1f, 1, true},
-           AdamWOptions{4097, 20, 0, 0.5f, true},
-           AdamWOptions{0, 1, 0.1f, 1, true},
+           AdamWOptions{65, 1000, 0.1f, 1, DType::bf16},
+           AdamWOptions{4097, 20, 0, 0.5f, DType::bf16},
+           AdamWOptions{65, 3, 0.1f, 0.125f, DType::f16},
+           AdamWOptions{0, 1, 0.1f, 1, DType::bf16},
+           AdamWOptions{1, 1, 0.1f, 1, DType::f32, true},
+           AdamWOptions{65, 7, 0.1f, 0.25f, DType::f16, true},
+           AdamWOptions{1003, 1, 0.1f, 1, DType::bf16, true},
+           AdamWOptions{4096, 20, 0, 0.5f, DType::f32, true},
        }) {
     registry.cases.push_back(makeAdamWCase(options));
   }

@@ -107,7 +107,7 @@ double bytesTouched(const Case& recipe, const Operands& operands, DType varied) 
 
 struct Ceilings {
   double single, half, bytes;
-  double flops(DType type) const { return type == DType::bf16 ? half : single; }
+  double flops(DType type) const { return type == DType::f32 ? single : half; }
 };
 
 Ceilings ceilingsOf(Backend& backend, int threads) {

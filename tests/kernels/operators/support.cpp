@@ -21,7 +21,7 @@ const char* verdict(const Case& recipe, DType type, Backend& backend) {
 }  // namespace
 
 void printSupport(const ModeOptions& options) {
-  constexpr DType types[] = {DType::f32, DType::bf16};
+  constexpr DType types[] = {DType::f32, DType::bf16, DType::f16};
   std::printf("%-22s", "operator");
   for (const BackendChoice& choice : backendChoices()) {
     for (const DType type : types) std::printf(" %-20s", (choice.name + "/" + base::name(type)).c_str());

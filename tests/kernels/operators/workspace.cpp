@@ -4,6 +4,7 @@
 #include <cstring>
 #include <limits>
 
+
 namespace tandem::kernels::test {
 
 namespace {
@@ -27,6 +28,8 @@ double loadElement(const std::byte* address, DType type) {
       return static_cast<double>(as(float{}));
     case DType::bf16:
       return static_cast<double>(static_cast<float>(as(base::BFloat16{})));
+    case DType::f16:
+      return static_cast<double>(static_cast<float>(as(base::Float16{})));
     default:
       return static_cast<double>(as(std::int32_t{}));
   }
@@ -43,6 +46,9 @@ void storeElement(std::byte* address, DType type, double value) {
       return;
     case DType::bf16:
       put(base::BFloat16(static_cast<float>(value)));
+      return;
+    case DType::f16:
+      put(base::Float16(static_cast<float>(value)));
       return;
     default:
       put(static_cast<std::int32_t>(value));
@@ -71,6 +77,8 @@ DType elementType(Storage storage, DType varied) {
       return DType::f64;
     case Storage::half:
       return DType::bf16;
+    case Storage::float16:
+      return DType::f16;
   }
   return varied;
 }

@@ -1,26 +1,19 @@
-#include "common/comm/detail/float16.h"
+#include "common/base/dtype.h"
 
 #include <gtest/gtest.h>
 
-#include <array>
 #include <cmath>
 #include <limits>
 
 namespace tandem::test {
 namespace {
 
-using base::DType;
-
-std::uint16_t half(float value) {
-  std::uint16_t bits = 0;
-  comm::detail::narrow(&value, 1, DType::f16, &bits);
-  return bits;
-}
+std::uint16_t half(float value) { return base::Float16(value).bits; }
 
 float single(std::uint16_t bits) {
-  float value = 0;
-  comm::detail::widen(&bits, DType::f16, 1, &value);
-  return value;
+  base::Float16 value;
+  value.bits = bits;
+  return static_cast<float>(value);
 }
 
 TEST(Float16, knownValues) {
@@ -59,17 +52,6 @@ TEST(Float16, roundsToTheNearerNeighbourAndTiesToEven) {
     EXPECT_EQ(half(std::nextafter(middle, 1e9f)), bits + 1);
     EXPECT_EQ(half(middle), bits % 2 == 0 ? bits : bits + 1);
   }
-}
-
-TEST(Float16, bfloat16IsWidenedAndNarrowedToo) {
-  const std::array<float, 3> values = {1.0f, -3.5f, 1e30f};
-  std::array<base::BFloat16, 3> narrow;
-  std::array<float, 3> back{};
-  comm::detail::narrow(values.data(), 3, DType::bf16, narrow.data());
-  comm::detail::widen(narrow.data(), DType::bf16, 3, back.data());
-  EXPECT_EQ(back[0], 1.0f);
-  EXPECT_EQ(back[1], -3.5f);
-  EXPECT_NEAR(back[2] / 1e30f, 1.0f, 1.0f / 256);
 }
 
 }  // namespace

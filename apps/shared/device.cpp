@@ -5,6 +5,7 @@
 #include "common/base/error.h"
 #include "common/base/log.h"
 #include "common/comm/nccl_group.h"
+#include "common/comm/routed.h"
 #include "common/runtime/device_communicator.h"
 
 namespace tandem::app {
@@ -53,7 +54,18 @@ std::unique_ptr<comm::Communicator> chooseExchange(comm::Communicator& world, co
   if (options.exchange == "auto") {
     TANDEM_LOG(warning) << "the ranks exchange through the host's memory, not by NCCL: " << reason;
   }
-  return runtime::makeStagedCommunicator(world, *chosen.backend, *chosen.stream);
+  return runtime::makeStagedCommunicator(chosen.routed ? *chosen.routed : world, *chosen.backend, *chosen.stream);
+}
+
+// None where the library does it all.
+std::unique_ptr<comm::Communicator> routeCollectives(comm::Communicator& world, const DeviceOptions& options) {
+  const comm::RouteOptions routes{.route = comm::parseRoute(options.collectives), .bf16OnWire = options.bf16OnWire};
+  if (routes.route == comm::Route::library && routes.bf16OnWire) {
+    throw Error(ErrorKind::usage,
+                "--bf16-on-wire is of our own collectives; choose --collectives ring, halving, hierarchical or auto");
+  }
+  if (routes.route == comm::Route::library || world.size() == 1) return nullptr;
+  return comm::makeRouted(world, routes);
 }
 
 std::unique_ptr<kernels::Backend> makeBackend(comm::Communicator& world, const CommonOptions& common,
@@ -86,6 +98,13 @@ void declareDeviceOptions(CLI::App& app, DeviceOptions& options) {
   app.add_option("--exchange", options.exchange, "Between ranks' GPUs: by NCCL, or by MPI through the host")
       ->check(CLI::IsMember({"auto", "nccl", "mpi"}))
       ->group(group);
+  app.add_option("--collectives", options.collectives,
+                 "How gradients and weights travel in the host's memory: auto (measured), library, ring, halving or "
+                 "hierarchical")
+      ->type_name("NAME")
+      ->group(group);
+  app.add_flag("--bf16-on-wire", options.bf16OnWire, "Let float32 sums of these travel rounded to bfloat16")
+      ->group(group);
   app.add_flag("--tf32", options.tf32, "Let a GPU multiply float32 with 10 bits of mantissa")->group(group);
   app.add_flag("--tune-products", options.tuneProducts,
                "Let a GPU time the algorithms of its matrix products; a resumed run may then round differently")
@@ -99,6 +118,7 @@ ChosenDevice chooseDevice(comm::Communicator& world, const CommonOptions& common
   comm::agreeOn(world, [&] { chosen.backend = makeBackend(world, common, options); });
   chosen.stream = chosen.backend->makeStream();
   chosen.arena = std::make_shared<runtime::Arena>(*chosen.backend);
+  chosen.routed = routeCollectives(world, options);
   if (chosen.backend->isHostMemory() || world.size() == 1) return chosen;
   chosen.exchange = chooseExchange(world, chosen, options);
   TANDEM_LOG(info) << "exchanges between the ranks' GPUs: " << chosen.exchange->description();

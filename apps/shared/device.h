@@ -11,8 +11,10 @@
 namespace tandem::app {
 
 struct DeviceOptions {
-  std::string matrixLibrary = "auto";  // of the CPU
-  std::string attention = "auto";      // the rest: of CUDA
+  std::string matrixLibrary = "auto";   // of the CPU
+  std::string collectives = "library";  // of the host's memory
+  bool bf16OnWire = false;
+  std::string attention = "auto";  // the rest: of CUDA
   std::string exchange = "auto";
   bool tf32 = false;
   bool tuneProducts = false;
@@ -26,9 +28,10 @@ struct ChosenDevice {
   std::unique_ptr<kernels::Backend> backend;
   std::unique_ptr<kernels::Stream> stream;
   std::shared_ptr<runtime::Arena> arena;
+  std::unique_ptr<comm::Communicator> routed;    // of the host's memory, where its collectives are not the library's
   std::unique_ptr<comm::Communicator> exchange;  // none on a CPU, or for one rank
 
-  train::Device device() const { return {*backend, *stream, arena, exchange.get()}; }
+  train::Device device() const { return {*backend, *stream, arena, exchange ? exchange.get() : routed.get()}; }
 };
 
 // What this rank computes on, the same kind on all ranks; logs what was taken, and why. Ranks of a host take its GPUs

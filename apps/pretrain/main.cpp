@@ -5,6 +5,7 @@
 
 #include "apps/shared/device.h"
 #include "apps/shared/program.h"
+#include "apps/shared/run_plan.h"
 #include "apps/shared/training_options.h"
 #include "apps/shared/version.h"
 #include "common/base/signals.h"
@@ -29,7 +30,8 @@ int pretrain(comm::Communicator& world, const app::CommonOptions& common, const 
              const app::TrainingTexts& texts) {
   const train::TrainOptions options = app::completeTrainingOptions(declared, texts);
   if (texts.dryRun) {
-    const std::string plan = train::describePlan(options, world.size());
+    const std::string plan =
+        texts.cluster.empty() ? train::describePlan(options, world.size()) : app::describeClusterPlan(options, texts);
     if (world.rank() == 0) std::cout << plan;
     return 0;
   }

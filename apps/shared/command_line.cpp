@@ -6,9 +6,9 @@
 #include <filesystem>
 #include <iterator>
 
-#include "apps/shared/config_file.h"
 #include "apps/shared/suggestion.h"
 #include "apps/shared/version.h"
+#include "common/base/config_text.h"
 #include "common/base/error.h"
 #include "kernels/backend.h"
 
@@ -152,7 +152,7 @@ class ConfigReader : public CLI::Config {
     const std::string text(std::istreambuf_iterator<char>(input), {});
     const std::vector<std::string> known = flagNames(app_);
     std::vector<CLI::ConfigItem> found;
-    for (const ConfigEntry& entry : parseConfigText(text, file)) {
+    for (const base::ConfigEntry& entry : base::parseConfigText(text, file)) {
       const std::string flag = "--" + entry.name;
       const std::string where = "the configuration file '" + file + "', line " + std::to_string(entry.line) + ": ";
       if (std::find(known.begin(), known.end(), flag) == known.end()) {

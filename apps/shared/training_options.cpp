@@ -98,7 +98,8 @@ void declareTrainingOptions(CLI::App& app, train::TrainOptions& options, Trainin
       ->type_name("NAME");
   app.add_option("--cuda-graphs", texts.cudaGraphs, "Record micro batches on a GPU and replay them: on or off")
       ->type_name("on|off");
-  app.add_option("--recompute", texts.recompute, "Activations to compute again: none, selective or full")
+  app.add_option("--recompute", texts.recompute,
+                 "Activations to compute again: none, selective or full; auto: none, unless a plan is made")
       ->type_name("NAME");
   app.add_option("--evaluate-every", options.evaluateEvery, "0: at the end only")->type_name("STEPS");
   app.add_option("--evaluate-tokens", options.evaluateTokens, "Of each dataset; 0: all")->type_name("TOKENS");
@@ -111,13 +112,16 @@ void declareTrainingOptions(CLI::App& app, train::TrainOptions& options, Trainin
       ->type_name("auto|never|PATH");
   app.add_flag("--profile", options.profile, "Print the seconds of each operator at the end");
   app.add_flag("--dry-run", texts.dryRun, "Print parameters, memory and FLOP of a step, and stop; reads no data");
+  app.add_option("--cluster", texts.cluster, "With --dry-run: plan the run for the cluster described there")
+      ->check(CLI::ExistingFile)
+      ->type_name("FILE");
   declareDeviceOptions(app, texts.device);
 }
 
 train::TrainOptions completeTrainingOptions(train::TrainOptions options, const TrainingTexts& texts) {
   options.optimizer.method = optim::parseMethod(texts.optimizer);
   options.schedule.kind = optim::parseSchedule(texts.schedule);
-  options.recompute = graph::parseRecompute(texts.recompute);
+  if (texts.recompute != "auto") options.recompute = graph::parseRecompute(texts.recompute);
   options.timeLimit = base::parseDuration(texts.timeLimit);
   options.storage = train::parsePrecision(texts.precision);
   options.optimizer.states = optim::parseStates(texts.optimizerStates);
@@ -126,6 +130,7 @@ train::TrainOptions completeTrainingOptions(train::TrainOptions options, const T
   if ((options.steps > 0) == (texts.tokens > 0) && !texts.dryRun) refuse("give either --steps or --tokens, above zero");
   if (texts.tokens > 0) options.steps = (texts.tokens + options.batchTokens - 1) / options.batchTokens;
   if (texts.dryRun) return options;
+  if (!texts.cluster.empty()) refuse("--cluster plans for other machines than these; it goes with --dry-run");
   if (options.data.empty()) refuse("--data is required");
   for (const std::string& text : options.data) {
     const std::filesystem::path path = data::parseWeightedPath(text).path;

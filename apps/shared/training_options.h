@@ -13,12 +13,13 @@ namespace tandem::app {
 // The options whose types the command line does not know.
 struct TrainingTexts {
   std::string precision = "fp32";
-  std::string recompute = "none";
+  std::string recompute = "auto";  // none, unless a plan chooses
   std::string schedule = "cosine";
   std::string optimizer = "adamw";
   std::string optimizerStates = "fp32";
   std::string cudaGraphs = "off";
   std::string timeLimit = "0s";
+  std::string cluster;  // the description of another cluster to plan for
   DeviceOptions device;
   std::int64_t tokens = 0;
   bool dryRun = false;  // only a plan is wanted: data and output may be missing

@@ -1,12 +1,12 @@
 // The file behind --config.
 
-#include "apps/shared/config_file.h"
+#include "common/base/config_text.h"
 #include "tests/fuzz/fuzz.h"
 
 void tandem::fuzz::fuzzOne(std::string_view bytes) {
   accepts([&] {
     int line = 0;
-    for (const app::ConfigEntry& entry : app::parseConfigText(bytes, "the input")) {
+    for (const base::ConfigEntry& entry : base::parseConfigText(bytes, "the input")) {
       demand(entry.line > line || line == 0, "entries stand on lines of their own");
       line = entry.line;
     }

@@ -6,10 +6,12 @@ import random
 import signal
 import time
 import unittest
+from pathlib import Path
 
 from tandem_runs import ROWS, SEQUENCE, World, run, succeed, wait_until
 
 world = World()
+SOURCES = Path(__file__).resolve().parents[2]
 KILLS = int(os.environ.get("TANDEM_TEST_KILLS", "6"))
 SEED = int(os.environ.get("TANDEM_TEST_SEED", "1"))
 EXIT_SUBMIT_AGAIN = 75
@@ -230,6 +232,22 @@ class RunFolder(unittest.TestCase):
         for word in ("parameters", "gradients", "optimizer states", "activations", "FLOP"):
             self.assertIn(word, ended.out)
         self.assertFalse(world.path("dry").exists())
+
+    def test_a_dry_run_plans_for_a_cluster_that_is_described(self):
+        cluster = world.path("pair.toml")
+        cluster.write_text((SOURCES / "data" / "clusters" / "spark-pair.toml").read_text())
+        arguments = world.arguments(world.path("dry"), None, data=world.path("absent.h5"))
+        ended = run(1, "pretrain", *arguments, "--dry-run", "--cluster", cluster)
+        self.assertEqual(ended.code, 0, ended)
+        for word in ("plan for 'pair': 2 nodes", "taken: dp=2,tp=1,pp=1,cp=1", "optimizer states", "not taken:"):
+            self.assertIn(word, ended.out)
+        cluster.write_text("nodes = 0\n")
+        ended = run(2, "pretrain", *arguments, "--dry-run", "--cluster", cluster)
+        self.assertEqual(ended.code, 2, ended)
+        self.assertIn("line 1: 'nodes' must be a number from 1", ended.err)
+        ended = run(1, "pretrain", *arguments, "--cluster", cluster)
+        self.assertEqual(ended.code, 2, ended)
+        self.assertIn("it goes with --dry-run", ended.err)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 #pragma once
-// The file behind --config: options by their flags' names, in the part of TOML that a flat list of options needs.
+// The text of a configuration: the file behind --config, whose entries are options by their flags' names, and
+// descriptions of clusters. It is the part of TOML that a flat list of entries needs.
 //
 //   steps = 1000                        # numbers, true and false, and single words stand for themselves
 //   output = "runs/a"                   # quoted as in TOML, "with \n and the like" or 'literally'
@@ -11,7 +12,7 @@
 #include <string_view>
 #include <vector>
 
-namespace tandem::app {
+namespace tandem::base {
 
 struct ConfigEntry {
   std::string name;
@@ -23,4 +24,4 @@ struct ConfigEntry {
 // given twice, a section.
 std::vector<ConfigEntry> parseConfigText(std::string_view text, const std::string& source);
 
-}  // namespace tandem::app
+}  // namespace tandem::base

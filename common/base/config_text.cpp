@@ -1,14 +1,12 @@
-#include "apps/shared/config_file.h"
+#include "common/base/config_text.h"
 
 #include <algorithm>
 
 #include "common/base/error.h"
 
-namespace tandem::app {
+namespace tandem::base {
 namespace {
 
-using base::Error;
-using base::ErrorKind;
 
 bool isNameCharacter(char c) {
   return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' || c == '_';
@@ -158,4 +156,4 @@ std::vector<ConfigEntry> parseConfigText(std::string_view text, const std::strin
   return Parser(text, source).run();
 }
 
-}  // namespace tandem::app
+}  // namespace tandem::base

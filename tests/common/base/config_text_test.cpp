@@ -1,10 +1,10 @@
-#include "apps/shared/config_file.h"
+#include "common/base/config_text.h"
 
 #include <gtest/gtest.h>
 
 #include "common/base/error.h"
 
-namespace tandem::app {
+namespace tandem::base {
 namespace {
 
 using Values = std::vector<std::string>;
@@ -77,4 +77,4 @@ TEST(ConfigFile, isRefusedWithTheLineOfWhatItCannotMean) {
 }
 
 }  // namespace
-}  // namespace tandem::app
+}  // namespace tandem::base

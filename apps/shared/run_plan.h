@@ -1,0 +1,18 @@
+#pragma once
+// From the options of a training run to a plan of it, for a cluster that is described or for the ranks that there are.
+
+#include <string>
+
+#include "apps/shared/training_options.h"
+#include "common/sharding/planner.h"
+
+namespace tandem::app {
+
+// What is to be planned: all that the options leave open.
+sharding::PlanRequest planRequest(const train::TrainOptions& options, const TrainingTexts& texts,
+                                  const sharding::Cluster& cluster);
+
+// What --dry-run --cluster prints. Reads the descriptions of model and cluster, and nothing else.
+std::string describeClusterPlan(const train::TrainOptions& options, const TrainingTexts& texts);
+
+}  // namespace tandem::app

@@ -17,6 +17,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/quantised.h"
 #include "kernels/tensor_view.h"
 
 namespace tandem::kernels {
@@ -88,6 +89,27 @@ struct LinearBackwardWeight {  // gradWeight = gradOutput^T input; gradBias = co
   TensorView gradWeight;       // float32 [outputs, inputs]
   TensorView gradBias;         // float32 [outputs]; optional
   bool accumulate = false;
+};
+
+// Products with weights that are held quantised (quantised.h), for inference. The inputs may be rounded too, to int8 in
+// the same groups of 32 with a scale of their own, where integer products are faster.
+struct QuantisedLinear {                             // output = activation(input weight^T + bias)
+  ConstTensorView input;                             // [rows, inputs]
+  QuantisedMatrix weight;                            // [outputs, inputs]
+  ConstTensorView bias;                              // [outputs]; optional
+  ActivationKind activation = ActivationKind::none;  // any but swiglu
+  TensorView output;                                 // [rows, outputs]
+};
+struct QuantisedEmbedding {        // as Embedding, from a quantised table
+  ConstTensorView tokens;          // int32 [batch, time]
+  ConstTensorView positions;       // int32 [batch, time]; optional, with positionWeight
+  QuantisedMatrix weight;          // [vocabulary, width]
+  ConstTensorView positionWeight;  // [positions, width]; optional
+  TensorView output;               // [batch, time, width]
+};
+struct Dequantise {        // output = the matrix that the codes stand for
+  QuantisedMatrix matrix;  // [outputs, inputs]
+  TensorView output;       // [outputs, inputs]
 };
 
 struct Activation {  // output = f(input); swiglu: silu(input[:, :width]) * input[:, width:]
@@ -302,6 +324,9 @@ class Backend {
   virtual void run(const Linear&, Stream&) = 0;
   virtual void run(const LinearBackwardInput&, Stream&) = 0;
   virtual void run(const LinearBackwardWeight&, Stream&) = 0;
+  virtual void run(const QuantisedLinear&, Stream&) = 0;
+  virtual void run(const QuantisedEmbedding&, Stream&) = 0;
+  virtual void run(const Dequantise&, Stream&) = 0;
   virtual void run(const Activation&, Stream&) = 0;
   virtual void run(const ActivationBackward&, Stream&) = 0;
   virtual void run(const Add&, Stream&) = 0;

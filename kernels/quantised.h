@@ -10,7 +10,7 @@
 // and input i + 16 in its upper. That is how files have them. In memory eight rows (a block) lie interleaved word by
 // word of four bytes, so that one vector of 32 bytes holds the same inputs of eight rows: sums of products then stay in
 // the lane of their row. Rows beyond the last are zeros.
-//   codes   uint8 [blocks, words of a row, 8, 4]
+//   codes   uint8 [blocks, words of a row, 8, 4], from a multiple of 16 bytes on
 //   scales  int8: float32 [blocks, 8]; int4: float16 [blocks, groups, 2, 8], scales then minimums
 
 #include <cstdint>

@@ -1,8 +1,11 @@
 #include "apps/evaluate/loaded_model.h"
 
+#include <optional>
+
 #include "common/checkpoint/checkpoint.h"
 #include "common/model/transformer.h"
 #include "common/train/model_state.h"
+#include "common/train/quantised_weights.h"
 
 namespace tandem::evaluate {
 
@@ -12,6 +15,10 @@ void declareModelOptions(CLI::App& app, ModelOptions& options) {
       ->type_name("FOLDER");
   app.add_option("--precision", options.precision, "Storage of weights and activations: fp32, bf16 or fp16")
       ->type_name("NAME");
+  app.add_option("--quantize", options.quantize,
+                 "Hold the matrices in fewer bits: int8, or int4 in groups; none: as the checkpoint has them")
+      ->check(CLI::IsMember({"none", "int8", "int4"}))
+      ->type_name("FORMAT");
   app::declareDeviceOptions(app, options.device);
 }
 
@@ -30,10 +37,9 @@ LoadedModel loadModel(comm::Communicator& world, const app::CommonOptions& commo
     loaded.sequenceLength = train::trainedSequenceLength(reader);
     // Any program of the model names all of its parameters.
     const graph::Program program = model::buildLogits(loaded.configuration, 1, 1, storage);
-    const auto layout = runtime::layoutOf(program, 1, sharding::FlatLayout::Ownership::anywhere);
-    loaded.parameters = std::make_unique<runtime::ParameterStore>(layout, device.backend, device.stream, storage,
-                                                                  runtime::ParameterStore::Gradients::none);
-    train::loadWeights(reader, *loaded.parameters, device);
+    std::optional<checkpoint::QuantisedFormat> format;
+    if (options.quantize != "none") format = checkpoint::parseQuantisedFormat(options.quantize);
+    loaded.parameters = train::loadForInference(reader, program, storage, format, device);
   });
   return loaded;
 }

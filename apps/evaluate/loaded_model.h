@@ -15,6 +15,7 @@ namespace tandem::evaluate {
 struct ModelOptions {
   std::string checkpoint;
   std::string precision = "fp32";
+  std::string quantize = "none";
   app::DeviceOptions device;
 };
 

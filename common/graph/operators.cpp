@@ -34,6 +34,9 @@ std::array<OperatorEntry, operatorCount> makeRegistry() {
           attentionBackwardEntry(),
           cachedAttentionEntry(),
           linearCrossEntropyEntry(),
+          quantisedLinearEntry(),
+          quantisedEmbeddingEntry(),
+          dequantiseEntry(),
           reduceScatterEntry()};
 }
 

@@ -21,6 +21,9 @@
 //   attentionBackward    qkv, documentStart, output, logSumExp, gradOutput      -> gradQkv
 //   cachedAttention      qkv, lengths, keyCache, valueCache                     -> output   (writes the caches)
 //   linearCrossEntropy   input, weight, targets, [gradScale]                    -> losses, [gradInput, gradWeight]
+//   quantisedLinear      input, codes, scales, [bias]                           -> output
+//   quantisedEmbedding   tokens, codes, scales, [positions, positionWeight]     -> output
+//   dequantise           codes, scales                                          -> output
 //   reduceScatter        (attributes name the bucket)                           -> the bucket's gradients
 // Operand lists always have the full length; `none` stands for an absent one.
 

@@ -4,6 +4,7 @@
 //   recompute(fuse(differentiate(fuse(forward))), policy)
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -32,6 +33,16 @@ enum class Recompute : std::uint8_t {
 Recompute parseRecompute(const std::string& text);
 // What is made again has the name of the first making and "#again".
 Program recompute(const Program& differentiated, Recompute policy);
+
+// Parameters that are held quantised, by name.
+using QuantisedParameters = std::map<std::string, kernels::QuantisedFormat>;
+// The names of the two tensors that then stand for a parameter.
+std::string codesName(const std::string& parameter);
+std::string scalesName(const std::string& parameter);
+// For inference: nodes that read these parameters read codes and scales instead. A linear and an embedding have such a
+// form; for the cross entropy of the head the matrix is made numbers again, once a run. The parameter itself stays in
+// the program, read by no node. Throws Error of kind usage when another operator reads one.
+Program quantise(const Program& program, const QuantisedParameters& parameters);
 
 // Where each activation lies in one arena: offsets are multiples of 64 bytes; two tensors overlap only when their lives
 // do not. Tensors of other roles have the offset -1.

@@ -47,6 +47,10 @@ struct AttributesWriter {
     describe(out, attention.layout);
     if (attention.window > 0) out << " window=" << attention.window;
   }
+  void operator()(const QuantisedAttributes& quantised) const {
+    out << (quantised.format == kernels::QuantisedFormat::int8 ? " int8" : " int4");
+    if (quantised.activation != kernels::ActivationKind::none) out << " " << text(quantised.activation);
+  }
   void operator()(const CollectiveAttributes& collective) const { out << " bucket=" << collective.bucket; }
 };
 

@@ -59,11 +59,17 @@ struct AttentionAttributes {
   std::int64_t window = 0;  // 0: no limit
   float scale = 0;
 };
+struct QuantisedAttributes {  // of operators that read a quantised matrix [outputs, inputs]
+  kernels::QuantisedFormat format = kernels::QuantisedFormat::int8;
+  std::int64_t outputs = 0, inputs = 0;
+  kernels::ActivationKind activation = kernels::ActivationKind::none;  // of quantisedLinear
+};
 struct CollectiveAttributes {
   std::int32_t bucket = 0;  // which part of the flat gradients
 };
-using Attributes = std::variant<std::monostate, EmbeddingAttributes, NormAttributes, LinearAttributes,
-                                ActivationAttributes, RotaryAttributes, AttentionAttributes, CollectiveAttributes>;
+using Attributes =
+    std::variant<std::monostate, EmbeddingAttributes, NormAttributes, LinearAttributes, ActivationAttributes,
+                 RotaryAttributes, AttentionAttributes, QuantisedAttributes, CollectiveAttributes>;
 
 enum class Operator : std::uint8_t {
   embedding,
@@ -82,6 +88,9 @@ enum class Operator : std::uint8_t {
   attentionBackward,
   cachedAttention,
   linearCrossEntropy,
+  quantisedLinear,
+  quantisedEmbedding,
+  dequantise,
   reduceScatter,  // starts the exchange of a bucket of gradients; the step waits for it before the update
 };
 

@@ -67,8 +67,8 @@ Generator::Generator(const model::Configuration& configuration, const ParameterS
   const std::int64_t cacheElements = batch_ * configuration.kvHeads * capacity_ * configuration.headSize;
   caches_ =
       std::make_unique<DeviceMemory>(backend, 2 * configuration.layers * cacheElements * base::byteSize(storage_));
-  auto compile = [&](graph::Program program) {
-    auto executable = std::make_unique<Executable>(std::move(program), backend, stream, arena);
+  auto compile = [&](const graph::Program& program) {
+    auto executable = std::make_unique<Executable>(parameters.prepared(program), backend, stream, arena);
     parameters.bindTo(*executable);
     return executable;
   };

@@ -30,6 +30,12 @@ void ParameterStore::bindTo(Executable& executable) const {
     const std::string gradient = graph::gradientName(parameter.name);
     if (gradients_ && executable.has(gradient)) executable.bind(gradient, gradients() + parameter.offset);
   }
+  if (matrices_) matrices_->bindTo(executable);
+}
+
+sharding::FlatLayout layoutOf(std::span<const sharding::FlatLayout::Named> parameters, int ranks,
+                              sharding::FlatLayout::Ownership ownership) {
+  return sharding::FlatLayout(parameters, ranks, ownership, bucketElements);
 }
 
 sharding::FlatLayout layoutOf(const graph::Program& program, int ranks, sharding::FlatLayout::Ownership ownership) {
@@ -37,7 +43,7 @@ sharding::FlatLayout layoutOf(const graph::Program& program, int ranks, sharding
   for (const graph::TensorId id : program.ofRole(graph::Role::parameter)) {
     parameters.push_back({program.tensor(id).name, program.tensor(id).shape});
   }
-  return sharding::FlatLayout(parameters, ranks, ownership, bucketElements);
+  return layoutOf(parameters, ranks, ownership);
 }
 
 }  // namespace tandem::runtime

@@ -5,6 +5,7 @@
 
 #include "common/base/dtype.h"
 #include "common/runtime/executable.h"
+#include "common/runtime/quantised_store.h"
 #include "common/sharding/flat_layout.h"
 
 namespace tandem::runtime {
@@ -25,6 +26,13 @@ class ParameterStore {
   float* gradients() const { return gradients_ ? reinterpret_cast<float*>(gradients_->data()) : nullptr; }
   void* weightAt(std::int64_t element) const { return weights_->data() + element * base::byteSize(storage_); }
 
+  // Matrices that are held apart, quantised. Their programs have to go through prepared().
+  void attach(std::shared_ptr<const QuantisedStore> matrices) { matrices_ = std::move(matrices); }
+  // The program with quantised matrices where this store has some; for inference.
+  graph::Program prepared(const graph::Program& program) const {
+    return matrices_ ? graph::quantise(program, matrices_->formats()) : program;
+  }
+
   // Binds every parameter, and gradient, that the program names.
   void bindTo(Executable& executable) const;
 
@@ -33,9 +41,12 @@ class ParameterStore {
   base::DType storage_;
   std::unique_ptr<DeviceMemory> weights_;
   std::unique_ptr<DeviceMemory> gradients_;
+  std::shared_ptr<const QuantisedStore> matrices_;
 };
 
-// The layout of a program's parameters.
+// The layout of parameters, and of all those of a program.
+sharding::FlatLayout layoutOf(std::span<const sharding::FlatLayout::Named> parameters, int ranks,
+                              sharding::FlatLayout::Ownership ownership);
 sharding::FlatLayout layoutOf(const graph::Program& program, int ranks, sharding::FlatLayout::Ownership ownership);
 
 }  // namespace tandem::runtime

@@ -30,8 +30,8 @@ LossEvaluator::LossEvaluator(const model::Configuration& configuration, const ru
                              std::int64_t rows, std::int64_t sequenceLength, const Device& device)
     : rows_(rows),
       sequenceLength_(sequenceLength),
-      executable_(lossProgram(configuration, rows, sequenceLength, parameters.storage()), device.backend, device.stream,
-                  device.arena) {
+      executable_(parameters.prepared(lossProgram(configuration, rows, sequenceLength, parameters.storage())),
+                  device.backend, device.stream, device.arena) {
   parameters.bindTo(executable_);
 }
 

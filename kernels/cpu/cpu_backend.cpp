@@ -60,6 +60,9 @@ class CpuBackend : public Backend {
   void run(const Linear& call, Stream&) override { cpu::run(call, context_); }
   void run(const LinearBackwardInput& call, Stream&) override { cpu::run(call, context_); }
   void run(const LinearBackwardWeight& call, Stream&) override { cpu::run(call, context_); }
+  void run(const QuantisedLinear& call, Stream&) override { cpu::run(call, context_); }
+  void run(const QuantisedEmbedding& call, Stream&) override { cpu::run(call, context_); }
+  void run(const Dequantise& call, Stream&) override { cpu::run(call, context_); }
   void run(const Activation& call, Stream&) override { cpu::run(call, context_); }
   void run(const ActivationBackward& call, Stream&) override { cpu::run(call, context_); }
   void run(const Add& call, Stream&) override { cpu::run(call, context_); }

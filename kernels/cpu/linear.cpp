@@ -4,6 +4,7 @@
 
 #include "kernels/cpu/few_rows_product.h"
 #include "kernels/cpu/float_rows.h"
+#include "kernels/cpu/linear_epilogue.h"
 #include "kernels/cpu/matrix_product.h"
 #include "kernels/cpu/operators.h"
 #include "kernels/cpu/parallel.h"
@@ -262,6 +263,11 @@ void biasGradient(const LinearBackwardWeight& call, Context& context) {
 }
 
 }  // namespace
+
+void finishLinear(const Linear& call, const float* product, Context& context) {
+  const std::int64_t outputs = call.output.shape.last();
+  finishBlock(call, ProductBlock{product, outputs, 0, call.output.shape.rows(), 0, outputs}, context);
+}
 
 void run(const Linear& call, Context& context) {
   const std::int64_t rows = call.input.shape.rows();

@@ -156,6 +156,9 @@ class CudaBackend : public Backend {
   void run(const Linear& call, Stream& stream) override { cuda::run(call, contextOf(stream)); }
   void run(const LinearBackwardInput& call, Stream& stream) override { cuda::run(call, contextOf(stream)); }
   void run(const LinearBackwardWeight& call, Stream& stream) override { cuda::run(call, contextOf(stream)); }
+  void run(const QuantisedLinear& call, Stream& stream) override { cuda::run(call, contextOf(stream)); }
+  void run(const QuantisedEmbedding& call, Stream& stream) override { cuda::run(call, contextOf(stream)); }
+  void run(const Dequantise& call, Stream& stream) override { cuda::run(call, contextOf(stream)); }
   void run(const Activation& call, Stream& stream) override { cuda::run(call, contextOf(stream)); }
   void run(const ActivationBackward& call, Stream& stream) override { cuda::run(call, contextOf(stream)); }
   void run(const Add& call, Stream& stream) override { cuda::run(call, contextOf(stream)); }

@@ -40,6 +40,9 @@ class ReferenceBackend final : public Backend {
   void run(const Linear& op, Stream&) override { reference::run(op); }
   void run(const LinearBackwardInput& op, Stream&) override { reference::run(op); }
   void run(const LinearBackwardWeight& op, Stream&) override { reference::run(op); }
+  void run(const QuantisedLinear& op, Stream&) override { reference::run(op); }
+  void run(const QuantisedEmbedding& op, Stream&) override { reference::run(op); }
+  void run(const Dequantise& op, Stream&) override { reference::run(op); }
   void run(const Activation& op, Stream&) override { reference::run(op); }
   void run(const ActivationBackward& op, Stream&) override { reference::run(op); }
   void run(const Add& op, Stream&) override { reference::run(op); }

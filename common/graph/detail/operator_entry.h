@@ -186,6 +186,9 @@ OperatorEntry attentionEntry();
 OperatorEntry attentionBackwardEntry();
 OperatorEntry cachedAttentionEntry();
 OperatorEntry linearCrossEntropyEntry();
+OperatorEntry quantisedLinearEntry();
+OperatorEntry quantisedEmbeddingEntry();
+OperatorEntry dequantiseEntry();
 OperatorEntry reduceScatterEntry();
 
 // Operand `index` as a tensor; only for operands that are there.

@@ -168,7 +168,8 @@ std::string compareNonFinite(const Case& recipe, DType varied, Backend& tested) 
     const std::set<std::string> read = referencePlace.operands.read();
     for (const std::string& name : read) {
       const Operand& operand = recipe.operand(name);
-      if (operand.storage == Storage::index || operand.shape.count() == 0) continue;
+      const bool isInteger = operand.storage == Storage::index || operand.storage == Storage::codes;
+      if (isInteger || operand.shape.count() == 0) continue;
       for (const double poison : {std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::infinity()}) {
         comparePoisoned(step, name, poison, before, referencePlace, testedPlace, complaints);
       }

@@ -80,6 +80,7 @@ const Registry& registry() {
     addEmbeddingCases(filled);
     addNormCases(filled);
     addLinearCases(filled);
+    addQuantisedCases(filled);
     addActivationCases(filled);
     addRotaryCases(filled);
     addAttentionCases(filled);

@@ -41,12 +41,13 @@ Draw values(std::vector<double> given);
 
 // The storage type of a case's activations and weights, which the harness varies, and the types that stay.
 enum class Storage {
-  varied,  // what the harness asks for: float32, bfloat16, float16; float64 when differentiating
-  single,  // float32 by contract; float64 when differentiating
-  index,   // int32
-  wide,    // float64 by contract
-  half,    // bfloat16 by contract
-  float16  // by contract
+  varied,   // what the harness asks for: float32, bfloat16, float16; float64 when differentiating
+  single,   // float32 by contract; float64 when differentiating
+  index,    // int32
+  wide,     // float64 by contract
+  half,     // bfloat16 by contract
+  float16,  // by contract
+  codes,    // uint8: of quantised weights, which begin at multiples of 16 bytes
 };
 
 struct Operand {
@@ -164,6 +165,7 @@ const Registry& registry();
 void addEmbeddingCases(Registry&);
 void addNormCases(Registry&);
 void addLinearCases(Registry&);
+void addQuantisedCases(Registry&);
 void addActivationCases(Registry&);
 void addRotaryCases(Registry&);
 void addAttentionCases(Registry&);

@@ -4,7 +4,6 @@
 #include <cstring>
 #include <limits>
 
-
 namespace tandem::kernels::test {
 
 namespace {
@@ -30,6 +29,8 @@ double loadElement(const std::byte* address, DType type) {
       return static_cast<double>(static_cast<float>(as(base::BFloat16{})));
     case DType::f16:
       return static_cast<double>(static_cast<float>(as(base::Float16{})));
+    case DType::u8:
+      return static_cast<double>(as(std::uint8_t{}));
     default:
       return static_cast<double>(as(std::int32_t{}));
   }
@@ -49,6 +50,9 @@ void storeElement(std::byte* address, DType type, double value) {
       return;
     case DType::f16:
       put(base::Float16(static_cast<float>(value)));
+      return;
+    case DType::u8:
+      put(static_cast<std::uint8_t>(value));
       return;
     default:
       put(static_cast<std::int32_t>(value));
@@ -79,6 +83,8 @@ DType elementType(Storage storage, DType varied) {
       return DType::bf16;
     case Storage::float16:
       return DType::f16;
+    case Storage::codes:
+      return DType::u8;
   }
   return varied;
 }
@@ -146,7 +152,7 @@ Placement::Placement(Backend& backend, const Image& image, int shift)
     const DType type = elementType(operand.storage, image.varied());
     Block& block = blocks_[operand.buffer];
     if (block.memory == nullptr) {
-      block.begin = guardBytes + shift * base::byteSize(type);
+      block.begin = guardBytes + shift * (operand.storage == Storage::codes ? 16 : base::byteSize(type));
       block.bytes = static_cast<std::int64_t>(image.buffers.at(operand.buffer).size());
       block.total = block.begin + block.bytes + guardBytes;
       block.memory = backend.allocate(block.total);

@@ -1,0 +1,119 @@
+#include "common/train/quantised_weights.h"
+
+#include <algorithm>
+
+#include "common/base/error.h"
+#include "common/base/log.h"
+#include "common/runtime/quantised_store.h"
+#include "common/train/model_state.h"
+
+namespace tandem::train {
+namespace {
+
+using base::DType;
+using base::Error;
+using base::ErrorKind;
+using checkpoint::QuantisedFormat;
+
+struct Matrix {
+  std::string name;
+  std::int64_t outputs = 0, inputs = 0;
+  QuantisedFormat format = QuantisedFormat::int8;
+  bool stored = false;  // in the checkpoint, in that format
+};
+
+std::string modelName(const std::string& parameter) { return "model/" + parameter; }
+
+// The format that the checkpoint holds a parameter in; nothing: numbers.
+std::optional<QuantisedFormat> storedFormat(const checkpoint::Reader& reader, const std::string& parameter) {
+  const std::string name = checkpoint::codesName(modelName(parameter));
+  for (const checkpoint::Reader::Entry& entry : reader.tensors()) {
+    if (entry.name == name) return entry.type == DType::u8 ? QuantisedFormat::int4 : QuantisedFormat::int8;
+  }
+  return std::nullopt;
+}
+
+// What becomes of a parameter; nothing: it stays numbers.
+std::optional<Matrix> planned(const checkpoint::Reader& reader, const graph::Tensor& parameter,
+                              std::optional<QuantisedFormat> format) {
+  const auto stored = storedFormat(reader, parameter.name);
+  auto wanted = stored;
+  if (format) wanted = checkpoint::formatOfParameter(parameter.name, parameter.shape, *format);
+  if (!wanted) return std::nullopt;
+  if (stored && *stored != *wanted) {
+    throw Error(ErrorKind::usage, "checkpoint '" + reader.folder().string() + "' holds '" + parameter.name +
+                                      "' quantised to " + checkpoint::name(*stored) +
+                                      ", which cannot be undone; leave --quantize out, or quantise the model it was "
+                                      "made of");
+  }
+  return Matrix{.name = parameter.name,
+                .outputs = parameter.shape[0],
+                .inputs = parameter.shape[1],
+                .format = *wanted,
+                .stored = stored.has_value()};
+}
+
+// Rows [begin, begin + count) as a file has them.
+checkpoint::QuantisedRows readRows(const checkpoint::Reader& reader, const Matrix& matrix, std::int64_t begin,
+                                   std::int64_t count) {
+  const std::string name = modelName(matrix.name);
+  if (!matrix.stored) {
+    std::vector<float> values(static_cast<std::size_t>(count * matrix.inputs));
+    reader.read(name, DType::f32, {matrix.outputs, matrix.inputs}, begin * matrix.inputs, std::ssize(values),
+                values.data());
+    return checkpoint::quantiseRows(matrix.format, values, matrix.inputs, {matrix.name, begin});
+  }
+  const checkpoint::QuantisedDatasets whole =
+      checkpoint::quantisedDatasets(matrix.format, matrix.outputs, matrix.inputs);
+  checkpoint::QuantisedRows rows;
+  const auto read = [&](const std::string& dataset, DType type, const base::Shape& shape, std::vector<std::byte>& to) {
+    const std::int64_t elements = shape.count() / matrix.outputs;
+    to.resize(static_cast<std::size_t>(count * elements * base::byteSize(type)));
+    reader.read(dataset, type, shape, begin * elements, count * elements, to.data());
+  };
+  read(checkpoint::codesName(name), whole.codesType, whole.codes, rows.codes);
+  read(checkpoint::scalesName(name), whole.scalesType, whole.scales, rows.scales);
+  return rows;
+}
+
+void fill(runtime::QuantisedStore& store, const checkpoint::Reader& reader, const Matrix& matrix) {
+  constexpr std::int64_t panelElements = 1 << 20;
+  const std::int64_t panel =
+      std::max<std::int64_t>(1, panelElements / matrix.inputs / kernels::quantisedBlock) * kernels::quantisedBlock;
+  for (std::int64_t begin = 0; begin < matrix.outputs; begin += panel) {
+    const std::int64_t count = std::min(panel, matrix.outputs - begin);
+    const checkpoint::QuantisedRows packed = checkpoint::packRows(matrix.format, readRows(reader, matrix, begin, count),
+                                                                  matrix.inputs, {matrix.name, begin});
+    store.fill(matrix.name, begin, packed.codes, packed.scales);
+  }
+}
+
+}  // namespace
+
+std::unique_ptr<runtime::ParameterStore> loadForInference(const checkpoint::Reader& reader,
+                                                          const graph::Program& program, DType storage,
+                                                          std::optional<QuantisedFormat> format, const Device& device) {
+  auto matrices = std::make_shared<runtime::QuantisedStore>(device.backend, device.stream);
+  std::vector<Matrix> quantised;
+  std::vector<sharding::FlatLayout::Named> numbers;
+  for (const graph::TensorId id : program.ofRole(graph::Role::parameter)) {
+    const graph::Tensor& parameter = program.tensor(id);
+    if (const auto matrix = planned(reader, parameter, format)) {
+      matrices->add(matrix->name, matrix->format, matrix->outputs, matrix->inputs);
+      quantised.push_back(*matrix);
+    } else {
+      numbers.push_back({parameter.name, parameter.shape});
+    }
+  }
+  auto parameters = std::make_unique<runtime::ParameterStore>(
+      runtime::layoutOf(numbers, 1, sharding::FlatLayout::Ownership::anywhere), device.backend, device.stream, storage,
+      runtime::ParameterStore::Gradients::none);
+  loadWeights(reader, *parameters, device);
+  if (quantised.empty()) return parameters;
+  for (const Matrix& matrix : quantised) fill(*matrices, reader, matrix);
+  TANDEM_LOG(info) << quantised.size() << " matrices are quantised, in " << matrices->bytes() << " bytes";
+  parameters->attach(matrices);
+  return parameters;
+}
+
+}  // namespace tandem::train

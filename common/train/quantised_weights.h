@@ -1,0 +1,24 @@
+#pragma once
+// A model's weights in memory for inference, from a checkpoint: as numbers, quantised while they are read, or as the
+// checkpoint holds them quantised already.
+
+#include <memory>
+#include <optional>
+
+#include "common/checkpoint/checkpoint.h"
+#include "common/checkpoint/quantisation.h"
+#include "common/runtime/parameter_store.h"
+#include "common/train/device.h"
+
+namespace tandem::train {
+
+// The parameters that a program of the model names. `format`: what the matrices become; none keeps each as it is
+// stored. A matrix is read in panels of rows, so that beside the model itself there are never more than some megabytes.
+// Not collective: every rank reads the whole model. Throws Error of kind usage when the checkpoint holds a matrix
+// quantised to another format, badData when it is damaged.
+std::unique_ptr<runtime::ParameterStore> loadForInference(const checkpoint::Reader& reader,
+                                                          const graph::Program& program, base::DType storage,
+                                                          std::optional<checkpoint::QuantisedFormat> format,
+                                                          const Device& device);
+
+}  // namespace tandem::train

@@ -17,12 +17,12 @@ bool isPossible(double scale) {
 
 LossScaler::LossScaler(const LossScaleOptions& options) : scale_(options.initial), growthSteps_(options.growthSteps) {
   if (!isPossible(scale_)) {
-    throw base::Error(base::ErrorKind::usage, "the loss scale is " + std::to_string(scale_) +
+    throw base::Error(base::ErrorKind::usage, "--loss-scale is " + std::to_string(scale_) +
                                                   "; it must be a power of two from 1 to 16777216 (2^24)");
   }
   if (growthSteps_ < 1) {
-    throw base::Error(base::ErrorKind::usage, "the loss scale cannot grow after " + std::to_string(growthSteps_) +
-                                                  " good steps; it must be at least 1");
+    throw base::Error(base::ErrorKind::usage,
+                      "--loss-scale-growth-steps is " + std::to_string(growthSteps_) + "; it must be at least 1");
   }
 }
 

@@ -201,7 +201,10 @@ void Trainer::restoreFrom(const checkpoint::Reader& reader) {
       throw Error(ErrorKind::usage, place + " cannot go on with other options than it was made with: " + differences +
                                         "; give the same, or start a new run in another --output");
     }
-    progress_ = {.step = reader.metadata().step, .tokens = saved.at("tokens"), .nextSample = saved.at("next_sample")};
+    progress_ = {.step = reader.metadata().step,
+                 .skipped = saved.value("skipped", std::int64_t{0}),
+                 .tokens = saved.at("tokens"),
+                 .nextSample = saved.at("next_sample")};
     evaluatedStep_ = saved.at("evaluated_step");
     if (optim::LossScaler* const scaler = step_->lossScaler(); scaler != nullptr && saved.contains("loss_scale")) {
       scaler->restore(saved.at("loss_scale").at("scale"), saved.at("loss_scale").at("good_steps"));
@@ -274,8 +277,9 @@ bool Trainer::trainOneStep(data::BatchStream& stream) {
   comm::agreeOn(communicator_, [&] { batch = stream.next(); });
   const double dataSeconds = secondsSince(start);
   const double learningRate = options_.schedule.rate(progress_.step + 1);
-  const StepResult result = step_->run(*batch, progress_.step + 1, learningRate, ownFlags());
+  const StepResult result = step_->run(*batch, progress_.step + 1 - progress_.skipped, learningRate, ownFlags());
   ++progress_.step;
+  progress_.skipped += result.skipped ? 1 : 0;
   progress_.tokens += shape_.rows * options_.sequenceLength;
   progress_.nextSample += shape_.rows;
   record(result, learningRate, dataSeconds, secondsSince(start));
@@ -288,8 +292,8 @@ bool Trainer::trainOneStep(data::BatchStream& stream) {
 void Trainer::guardAgainstBadSteps(const StepResult& result) {
   if (result.overflowed) {
     TANDEM_LOG(info) << "step " << progress_.step
-                     << " was skipped on all ranks: gradients overflowed at a loss scale of " << *result.lossScale
-                     << ", which is halved";
+                     << " was skipped on all ranks: gradients overflowed at a loss scale of "
+                     << static_cast<std::int64_t>(*result.lossScale) << ", which is halved";
     return;
   }
   if (!result.skipped) {
@@ -369,7 +373,8 @@ void Trainer::save() {
   if (savedStep_ == progress_.step) return;
   const Clock::time_point start = Clock::now();
   if (metrics_) metrics_->sync();
-  json progress{{"tokens", progress_.tokens},
+  json progress{{"skipped", progress_.skipped},
+                {"tokens", progress_.tokens},
                 {"next_sample", progress_.nextSample},
                 {"evaluated_step", evaluatedStep_},
                 {"identity", json::parse(identity())}};

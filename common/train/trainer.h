@@ -35,6 +35,7 @@ class Trainer {
  private:
   struct Progress {  // what a checkpoint remembers of the loop
     std::int64_t step = 0;
+    std::int64_t skipped = 0;  // steps that changed nothing: AdamW's corrections of its moments do not count them
     std::int64_t tokens = 0;
     std::int64_t nextSample = 0;
   };

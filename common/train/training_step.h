@@ -40,7 +40,7 @@ class TrainingStep {
   TrainingStep(const model::Configuration& configuration, const TrainOptions& options, const BatchShape& shape,
                comm::Communicator& communicator, const Device& device);
 
-  // `batch` holds this rank's rows of the step; `flags` is a sum of the flags above. Collective.
+  // `batch` holds this rank's rows; `step` counts updates from 1; `flags` is a sum of the flags above. Collective.
   StepResult run(const data::Batch& batch, std::int64_t step, double learningRate, std::int64_t flags);
 
   runtime::ParameterStore& parameters() { return *parameters_; }

@@ -56,7 +56,8 @@ class Options(BadInput):
     def test_numbers_out_of_their_range(self):
         for changes in ({"learning_rate": 0}, {"learning_rate": "nan"}, {"beta2": 1}, {"epsilon": 0},
                         {"last_fraction": 2}, {"clip_norm": -1}, {"weight_decay": -1}, {"max_bad_steps": 0},
-                        {"sequence_length": 0}, {"checkpoint_every": -1}, {"keep": -1}):
+                        {"sequence_length": 0}, {"checkpoint_every": -1}, {"keep": -1}, {"loss_scale": 3},
+                        {"loss_scale_growth_steps": 0}):
             flag = "--" + next(iter(changes)).replace("_", "-")
             with self.subTest(flag):
                 self.expect_refusal(USAGE, flag, ranks=(1,), **changes)
@@ -64,9 +65,15 @@ class Options(BadInput):
     def test_names_that_do_not_exist_list_those_that_do(self):
         self.expect_refusal(USAGE, "cosine", ranks=(1,), schedule="cosinus")
         self.expect_refusal(USAGE, "muon", ranks=(1,), optimizer="adam")
-        self.expect_refusal(USAGE, "bf16", ranks=(1,), precision="fp8")
+        self.expect_refusal(USAGE, "fp16", ranks=(1,), precision="fp8")
+        self.expect_refusal(USAGE, "it can be fp32 or bf16", ranks=(1,), optimizer_states="fp16")
+        self.expect_refusal(USAGE, "it can be on or off", ranks=(1,), cuda_graphs="yes")
         self.expect_refusal(USAGE, "selective", ranks=(1,), recompute="some")
         self.expect_refusal(USAGE, "30m", ranks=(1,), time_limit="soon")
+
+    def test_muons_momentum_has_no_bfloat16(self):
+        self.expect_refusal(USAGE, "Muon's momentum stays in fp32", ranks=(1,), optimizer="muon",
+                            optimizer_states="bf16")
 
     def test_steps_and_tokens_exclude_each_other(self):
         self.expect_refusal(USAGE, "either --steps or --tokens", ranks=(1,), tokens=1000)

@@ -62,10 +62,10 @@ TEST(LossScaler, goesOnFromASavedState) {
 
 TEST(LossScaler, refusesScalesThatCannotBe) {
   for (const double scale : {0.0, -2.0, 0.5, 3.0, 1e5, 0x1p25, HUGE_VAL, std::nan("")}) {
-    expectError(ErrorKind::usage, {"loss scale", "power of two"}, [&] { LossScaler({.initial = scale}); });
+    expectError(ErrorKind::usage, {"--loss-scale", "power of two"}, [&] { LossScaler({.initial = scale}); });
     expectError(ErrorKind::badData, {"loss scale"}, [&] { LossScaler({}).restore(scale, 0); });
   }
-  expectError(ErrorKind::usage, {"grow", "0"}, [] { LossScaler({.growthSteps = 0}); });
+  expectError(ErrorKind::usage, {"--loss-scale-growth-steps is 0"}, [] { LossScaler({.growthSteps = 0}); });
   expectError(ErrorKind::badData, {"-1"}, [] { LossScaler({}).restore(4, -1); });
 }
 

@@ -12,13 +12,16 @@ comm::Communicator* group = nullptr;
 
 // Rank 0 prints as GoogleTest always does; the others only what failed.
 class FailuresOnly : public testing::EmptyTestEventListener {
+  void OnTestStart(const testing::TestInfo& test) override { test_ = &test; }
+  void OnTestEnd(const testing::TestInfo&) override { test_ = nullptr; }
   void OnTestPartResult(const testing::TestPartResult& result) override {
     if (!result.failed()) return;
-    const testing::TestInfo* test = testing::UnitTest::GetInstance()->current_test_info();
     std::fprintf(stderr, "[rank %d] %s:%d: failure in %s.%s\n%s\n", world().rank(),
                  result.file_name() ? result.file_name() : "?", result.line_number(),
-                 test ? test->test_suite_name() : "?", test ? test->name() : "?", result.message());
+                 test_ ? test_->test_suite_name() : "?", test_ ? test_->name() : "?", result.message());
   }
+
+  const testing::TestInfo* test_ = nullptr;  // GoogleTest must not be asked for it while it reports a failure
 };
 
 int runTests(comm::Communicator& all) {

@@ -2,7 +2,7 @@
 
 #include <optional>
 
-#include "common/checkpoint/checkpoint.h"
+#include "common/checkpoint/model_source.h"
 #include "common/model/transformer.h"
 #include "common/train/model_state.h"
 #include "common/train/quantised_weights.h"
@@ -10,9 +10,10 @@
 namespace tandem::evaluate {
 
 void declareModelOptions(CLI::App& app, ModelOptions& options) {
-  app.add_option("--checkpoint", options.checkpoint, "A run folder (its newest complete step) or one step's folder")
+  app.add_option("--checkpoint", options.checkpoint,
+                 "A run folder (its newest complete step), one step's folder, a Hugging Face folder or a GGUF file")
       ->required()
-      ->type_name("FOLDER");
+      ->type_name("PATH");
   app.add_option("--precision", options.precision, "Storage of weights and activations: fp32, bf16 or fp16")
       ->type_name("NAME");
   app.add_option("--quantize", options.quantize,
@@ -27,19 +28,18 @@ LoadedModel loadModel(comm::Communicator& world, const app::CommonOptions& commo
   LoadedModel loaded;
   loaded.chosen = app::chooseDevice(world, common, options.device);
   const train::Device device = loaded.device();
-  const checkpoint::Reader reader(world, options.checkpoint);
+  const std::unique_ptr<checkpoint::ModelSource> source = checkpoint::openModel(world, options.checkpoint);
   comm::agreeOn(world, [&] {
-    const std::string place = "checkpoint '" + reader.folder().string() + "'";
-    loaded.configuration = model::parseConfiguration(reader.metadata().configuration, "in " + place);
-    loaded.tokenizer = reader.metadata().tokenizer;
-    loaded.step = reader.metadata().step;
-    loaded.folder = reader.folder().string();
-    loaded.sequenceLength = train::trainedSequenceLength(reader);
+    loaded.configuration = source->configuration();
+    loaded.tokenizer = source->metadata().tokenizer;
+    loaded.step = source->metadata().step;
+    loaded.folder = source->place().string();
+    loaded.sequenceLength = train::trainedSequenceLength(*source);
     // Any program of the model names all of its parameters.
     const graph::Program program = model::buildLogits(loaded.configuration, 1, 1, storage);
     std::optional<checkpoint::QuantisedFormat> format;
     if (options.quantize != "none") format = checkpoint::parseQuantisedFormat(options.quantize);
-    loaded.parameters = train::loadForInference(reader, program, storage, format, device);
+    loaded.parameters = train::loadForInference(*source, program, storage, format, device);
   });
   return loaded;
 }

@@ -34,6 +34,12 @@ File File::create(const std::filesystem::path& path) {
   return File(descriptor, path);
 }
 
+File File::openForWriting(const std::filesystem::path& path) {
+  const int descriptor = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
+  if (descriptor < 0) fail("cannot open for writing", path, errno);
+  return File(descriptor, path);
+}
+
 File::File(File&& other) noexcept : descriptor_(std::exchange(other.descriptor_, -1)), path_(std::move(other.path_)) {}
 
 File& File::operator=(File&& other) noexcept {
@@ -74,6 +80,10 @@ std::int64_t File::size() const {
   struct stat status {};
   if (::fstat(descriptor_, &status) != 0) fail("cannot ask the size of", path_, errno);
   return status.st_size;
+}
+
+void File::startWriting(std::int64_t offset, std::int64_t bytes) const {
+  ::sync_file_range(descriptor_, offset, bytes, SYNC_FILE_RANGE_WRITE);
 }
 
 void File::sync() const {

@@ -17,6 +17,8 @@ class File {
   static File openForReading(const std::filesystem::path& path);
   // Creates the file, or empties it.
   static File create(const std::filesystem::path& path);
+  // A file that is there, with what it holds.
+  static File openForWriting(const std::filesystem::path& path);
 
   File(File&& other) noexcept;
   File& operator=(File&& other) noexcept;
@@ -27,6 +29,8 @@ class File {
   // Writes all bytes at an offset.
   void writeAt(std::int64_t offset, std::span<const std::byte> bytes) const;
   std::int64_t size() const;
+  // Asks the system to begin writing these bytes to the disk, so that sync() has less to wait for. A hint only.
+  void startWriting(std::int64_t offset, std::int64_t bytes) const;
   void sync() const;
   // Closes and reports what the system says then; the destructor can't.
   void close();

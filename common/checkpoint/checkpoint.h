@@ -51,6 +51,9 @@ struct Metadata {
   std::string configuration;  // the model's, Hugging Face field names
   std::string options;        // every option of the run
   std::string progress;       // sample index, tokens seen, random state, loss scale, best loss...
+  // Of an imported model: a JSON object of the texts that lay beside its configuration, by the names of their files:
+  // generation_config.json, chat_template.jinja... Goes with the model from checkpoint to checkpoint; may be empty.
+  std::string companions = {};
 };
 
 // Saves in the background. The step loop waits for one copy of what it saves, kept for the next save; then it calls

@@ -69,7 +69,8 @@ Error noneIntact(const fs::path& path, const std::string& problems) {
 void broadcastIndex(comm::Communicator& ranks, detail::Index& index) {
   Metadata& metadata = index.metadata;
   ranks.broadcast({&metadata.step, base::DType::i64, 1}, 0);
-  for (std::string* text : {&metadata.tokenizer, &metadata.configuration, &metadata.options, &metadata.progress}) {
+  for (std::string* text :
+       {&metadata.tokenizer, &metadata.configuration, &metadata.options, &metadata.progress, &metadata.companions}) {
     *text = comm::broadcastText(ranks, *text, 0);
   }
   const std::string layout = comm::broadcastText(ranks, ranks.rank() == 0 ? detail::toText(index.layout) : "", 0);

@@ -39,10 +39,8 @@ Handle makeSpace(const base::Shape& shape) {
   return Handle(check(space, internal, "cannot make a space of shape " + shape.text()));
 }
 
-// Makes the groups that are missing on the way.
 Handle makeLinkList() {
   Handle list = makeList(H5P_LINK_CREATE);
-  check(H5Pset_create_intermediate_group(raw(list), 1), internal, "cannot set a property");
   check(H5Pset_char_encoding(raw(list), H5T_CSET_UTF8), internal, "cannot set a property");
   return list;
 }
@@ -65,8 +63,20 @@ void setTextAttributeOf(const Handle& object, const std::string& name, const std
   setAttributeOf(object, name, detail::makeTextType(value.size()), value.c_str(), place);
 }
 
+// Makes the groups that are missing on the way to a path. HDF5 would make them by itself, but with their times.
+void createGroups(const Handle& file, const std::string& path, const std::string& place) {
+  for (std::size_t slash = path.find('/', 1); slash != std::string::npos; slash = path.find('/', slash + 1)) {
+    const std::string group = path.substr(0, slash);
+    if (H5Lexists(raw(file), group.c_str(), H5P_DEFAULT) > 0) continue;
+    const Handle made(check(H5Gcreate2(raw(file), group.c_str(), raw(makeLinkList()),
+                                       raw(makeCreationList(H5P_GROUP_CREATE)), H5P_DEFAULT),
+                            ErrorKind::file, "cannot make the group " + group + " for " + place));
+  }
+}
+
 Handle createDataset(const Handle& file, const std::string& path, base::DType type, const Handle& space,
                      const Handle& creation, const Handle& access, const std::string& place) {
+  createGroups(file, path, place);
   Handle dataset(check(H5Dcreate2(raw(file), path.c_str(), raw(detail::makeType(type)), raw(space), raw(makeLinkList()),
                                   raw(creation), raw(access)),
                        ErrorKind::file, "cannot make the dataset " + place));
@@ -217,6 +227,7 @@ Dataset File::dataset(const std::string& path, VirtualSources sources) const {
 
 void File::writeText(const std::string& path, const std::string& text) {
   const Lock lock;
+  createGroups(handle_, path, placeOf(path));
   const Handle type = detail::makeTextType(text.size());
   const Handle space(check(H5Screate(H5S_SCALAR), internal, "cannot make a space"));
   const Handle creation = makeCreationList(H5P_DATASET_CREATE);

@@ -45,6 +45,15 @@ const std::set<std::string> ignoredFields = {"architectures",
                                              "transformers.js_config",
                                              "reorder_and_upcast_attn",
                                              "auto_map",
+                                             "_model_name_or_path",
+                                             "unk_token_id",
+                                             "_attn_implementation_autoset",
+                                             "add_cross_attention",
+                                             "chunk_size_feed_forward",
+                                             "is_decoder",
+                                             "output_attentions",
+                                             "output_hidden_states",
+                                             "return_dict",
                                              "comment"};
 
 // The largest sizes that are taken for more than typing errors. They keep the bytes of all parameters, and every sum on
@@ -139,6 +148,10 @@ class Fields {
   std::set<std::string> known_;
 };
 
+double unscaledFrequency(double theta, std::int64_t pair, std::int64_t headSize) {
+  return std::pow(theta, -2.0 * static_cast<double>(pair) / static_cast<double>(headSize));
+}
+
 // Llama 3.1's scaling: long wavelengths are stretched by `factor`, short ones kept, those between blended
 // (as published with the Llama 3.1 models).
 double scaledFrequency(double frequency, Fields& scaling) {
@@ -152,7 +165,7 @@ double scaledFrequency(double frequency, Fields& scaling) {
   return (1 - blend) * frequency / factor + blend * frequency;
 }
 
-std::vector<float> rotaryFrequencies(Fields& fields, std::int64_t headSize) {
+void readRotary(Fields& fields, Configuration& c) {
   double theta = fields.positive("rope_theta", 10000);
   std::string type = "default";
   const json empty = json::object();
@@ -167,16 +180,15 @@ std::vector<float> rotaryFrequencies(Fields& fields, std::int64_t headSize) {
     scaling.fail("rope_type", "is '" + type + "'; we have default, linear and llama3");
   }
   const double linearFactor = type == "linear" ? scaling.positive("factor", 1) : 1;
-  std::vector<float> frequencies;
-  for (std::int64_t i = 0; i < headSize / 2; ++i) {
-    const double base = std::pow(theta, -2.0 * static_cast<double>(i) / static_cast<double>(headSize));
+  c.rotaryBase = theta;
+  for (std::int64_t i = 0; i < c.headSize / 2; ++i) {
+    const double base = unscaledFrequency(theta, i, c.headSize);
     const double frequency = type == "llama3" ? scaledFrequency(base, scaling) : base / linearFactor;
     if (!(std::abs(frequency) <= std::numeric_limits<float>::max())) {
       scaling.fail("rope_type", "'" + type + "' gives a frequency that is no number with these factors");
     }
-    frequencies.push_back(static_cast<float>(frequency));
+    c.rotaryFrequencies.push_back(static_cast<float>(frequency));
   }
-  return frequencies;
 }
 
 void readGpt2(Fields& fields, Configuration& c) {
@@ -255,10 +267,19 @@ void readLlamaLike(Fields& fields, Configuration& c) {
   c.mlpBias = fields.flag("mlp_bias", false);
   c.tiedEmbeddings = fields.flag("tie_word_embeddings", false);
   c.slidingWindow = slidingWindow(fields, c);
-  c.rotaryFrequencies = rotaryFrequencies(fields, c.headSize);
+  readRotary(fields, c);
 }
 
 }  // namespace
+
+std::vector<double> Configuration::rotaryFactors() const {
+  std::vector<double> factors;
+  for (std::size_t i = 0; i < rotaryFrequencies.size(); ++i) {
+    factors.push_back(unscaledFrequency(rotaryBase, static_cast<std::int64_t>(i), headSize) /
+                      static_cast<double>(rotaryFrequencies[i]));
+  }
+  return factors;
+}
 
 Configuration parseConfiguration(const std::string& text, const std::string& origin) {
   json object;

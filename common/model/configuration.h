@@ -32,9 +32,13 @@ struct Configuration {
   bool tiedEmbeddings = false;
   float initializerRange = 0.02f;
   std::vector<float> rotaryFrequencies;  // [headSize / 2], scaling included; empty with learned positions
+  double rotaryBase = 10000;             // of the frequencies before scaling: base^(-2i / headSize)
 
   kernels::HeadLayout headLayout() const { return {.heads = heads, .kvHeads = kvHeads, .headSize = headSize}; }
   bool gatedMlp() const { return activation == kernels::ActivationKind::swiglu; }
+
+  // What scaling divides each frequency by: ones without it. Empty with learned positions.
+  std::vector<double> rotaryFactors() const;
 
   std::string json;  // the text it was read from
 };

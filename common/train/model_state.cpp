@@ -109,24 +109,27 @@ void initialise(const model::Configuration& configuration, std::uint64_t seed,
   optimizer.publishMasters();
 }
 
-std::int64_t trainedSequenceLength(const checkpoint::Reader& reader) {
-  const auto progress = nlohmann::json::parse(reader.metadata().progress, nullptr, false);
+std::int64_t trainedSequenceLength(const checkpoint::ModelSource& model) {
+  constexpr std::int64_t mostOfImported = 2048;
+  if (model.metadata().progress.empty()) return std::min(model.configuration().maximumPositions, mostOfImported);
+  const auto progress = nlohmann::json::parse(model.metadata().progress, nullptr, false);
   const auto length = nlohmann::json::json_pointer("/identity/sequence_length");
   if (progress.is_discarded() || !progress.contains(length) || !progress.at(length).is_number_integer()) {
-    throw base::Error(base::ErrorKind::badData, "checkpoint '" + reader.folder().string() +
+    throw base::Error(base::ErrorKind::badData, "checkpoint '" + model.place().string() +
                                                     "' does not say on which sequence length it was trained");
   }
   return progress.at(length).get<std::int64_t>();
 }
 
-void loadWeights(const checkpoint::Reader& reader, const runtime::ParameterStore& parameters, const Device& device) {
+void loadWeights(const checkpoint::ModelSource& model, const runtime::ParameterStore& parameters, const Device& device) {
   const runtime::DeviceMemory block(device.backend, blockElements * base::byteSize(DType::f32));
   auto* const floats = reinterpret_cast<float*>(block.data());
   for (const FlatParameter& parameter : parameters.layout().parameters()) {
+    const checkpoint::StoredParameter& stored = model.parameter(parameter.name);
     for (std::int64_t begin = 0; begin < parameter.count; begin += blockElements) {
       const std::int64_t count = std::min(blockElements, parameter.count - begin);
       fillElements(floats, count, device, [&](std::int64_t, std::span<float> values) {
-        reader.read(modelName(parameter.name), DType::f32, parameter.shape, begin, count, values.data());
+        model.read(stored, begin, count, DType::f32, values.data());
       });
       device.backend.run(kernels::Cast{.input = kernels::ConstTensorView(floats, DType::f32, {count}),
                                        .output = kernels::TensorView(parameters.weightAt(parameter.offset + begin),

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "common/checkpoint/checkpoint.h"
+#include "common/checkpoint/model_source.h"
 #include "common/model/configuration.h"
 #include "common/optim/optimizer.h"
 #include "common/runtime/parameter_store.h"
@@ -31,10 +32,10 @@ void restore(const checkpoint::Reader& reader, const runtime::ParameterStore& pa
 void initialise(const model::Configuration& configuration, std::uint64_t seed,
                 const runtime::ParameterStore& parameters, optim::Optimizer& optimizer, const Device& device);
 
-// Tokens of the rows that the checkpoint's model was trained on.
-std::int64_t trainedSequenceLength(const checkpoint::Reader& reader);
+// Tokens of the rows that a model was trained on. An imported one does not say: its positions, but 2048 at most.
+std::int64_t trainedSequenceLength(const checkpoint::ModelSource& model);
 
 // Fills all weights of a store, for evaluation. Not collective: every rank reads the whole model.
-void loadWeights(const checkpoint::Reader& reader, const runtime::ParameterStore& parameters, const Device& device);
+void loadWeights(const checkpoint::ModelSource& model, const runtime::ParameterStore& parameters, const Device& device);
 
 }  // namespace tandem::train

@@ -22,26 +22,15 @@ struct Matrix {
   bool stored = false;  // in the checkpoint, in that format
 };
 
-std::string modelName(const std::string& parameter) { return "model/" + parameter; }
-
-// The format that the checkpoint holds a parameter in; nothing: numbers.
-std::optional<QuantisedFormat> storedFormat(const checkpoint::Reader& reader, const std::string& parameter) {
-  const std::string name = checkpoint::codesName(modelName(parameter));
-  for (const checkpoint::Reader::Entry& entry : reader.tensors()) {
-    if (entry.name == name) return entry.type == DType::u8 ? QuantisedFormat::int4 : QuantisedFormat::int8;
-  }
-  return std::nullopt;
-}
-
 // What becomes of a parameter; nothing: it stays numbers.
-std::optional<Matrix> planned(const checkpoint::Reader& reader, const graph::Tensor& parameter,
+std::optional<Matrix> planned(const checkpoint::ModelSource& model, const graph::Tensor& parameter,
                               std::optional<QuantisedFormat> format) {
-  const auto stored = storedFormat(reader, parameter.name);
+  const auto stored = model.quantisedFormat(model.parameter(parameter.name));
   auto wanted = stored;
   if (format) wanted = checkpoint::formatOfParameter(parameter.name, parameter.shape, *format);
   if (!wanted) return std::nullopt;
   if (stored && *stored != *wanted) {
-    throw Error(ErrorKind::usage, "checkpoint '" + reader.folder().string() + "' holds '" + parameter.name +
+    throw Error(ErrorKind::usage, "checkpoint '" + model.place().string() + "' holds '" + parameter.name +
                                       "' quantised to " + checkpoint::name(*stored) +
                                       ", which cannot be undone; leave --quantize out, or quantise the model it was "
                                       "made of");
@@ -54,43 +43,30 @@ std::optional<Matrix> planned(const checkpoint::Reader& reader, const graph::Ten
 }
 
 // Rows [begin, begin + count) as a file has them.
-checkpoint::QuantisedRows readRows(const checkpoint::Reader& reader, const Matrix& matrix, std::int64_t begin,
+checkpoint::QuantisedRows readRows(const checkpoint::ModelSource& model, const Matrix& matrix, std::int64_t begin,
                                    std::int64_t count) {
-  const std::string name = modelName(matrix.name);
-  if (!matrix.stored) {
-    std::vector<float> values(static_cast<std::size_t>(count * matrix.inputs));
-    reader.read(name, DType::f32, {matrix.outputs, matrix.inputs}, begin * matrix.inputs, std::ssize(values),
-                values.data());
-    return checkpoint::quantiseRows(matrix.format, values, matrix.inputs, {matrix.name, begin});
-  }
-  const checkpoint::QuantisedDatasets whole =
-      checkpoint::quantisedDatasets(matrix.format, matrix.outputs, matrix.inputs);
-  checkpoint::QuantisedRows rows;
-  const auto read = [&](const std::string& dataset, DType type, const base::Shape& shape, std::vector<std::byte>& to) {
-    const std::int64_t elements = shape.count() / matrix.outputs;
-    to.resize(static_cast<std::size_t>(count * elements * base::byteSize(type)));
-    reader.read(dataset, type, shape, begin * elements, count * elements, to.data());
-  };
-  read(checkpoint::codesName(name), whole.codesType, whole.codes, rows.codes);
-  read(checkpoint::scalesName(name), whole.scalesType, whole.scales, rows.scales);
-  return rows;
+  const checkpoint::StoredParameter& parameter = model.parameter(matrix.name);
+  if (matrix.stored) return model.readQuantisedRows(parameter, begin, count);
+  std::vector<float> values(static_cast<std::size_t>(count * matrix.inputs));
+  model.read(parameter, begin * matrix.inputs, std::ssize(values), DType::f32, values.data());
+  return checkpoint::quantiseRows(matrix.format, values, matrix.inputs, {matrix.name, begin});
 }
 
-void fill(runtime::QuantisedStore& store, const checkpoint::Reader& reader, const Matrix& matrix) {
+void fill(runtime::QuantisedStore& store, const checkpoint::ModelSource& model, const Matrix& matrix) {
   constexpr std::int64_t panelElements = 1 << 20;
   const std::int64_t panel =
       std::max<std::int64_t>(1, panelElements / matrix.inputs / kernels::quantisedBlock) * kernels::quantisedBlock;
   for (std::int64_t begin = 0; begin < matrix.outputs; begin += panel) {
     const std::int64_t count = std::min(panel, matrix.outputs - begin);
-    const checkpoint::QuantisedRows packed = checkpoint::packRows(matrix.format, readRows(reader, matrix, begin, count),
-                                                                  matrix.inputs, {matrix.name, begin});
+    const checkpoint::QuantisedRows packed =
+        checkpoint::packRows(matrix.format, readRows(model, matrix, begin, count), matrix.inputs, {matrix.name, begin});
     store.fill(matrix.name, begin, packed.codes, packed.scales);
   }
 }
 
 }  // namespace
 
-std::unique_ptr<runtime::ParameterStore> loadForInference(const checkpoint::Reader& reader,
+std::unique_ptr<runtime::ParameterStore> loadForInference(const checkpoint::ModelSource& model,
                                                           const graph::Program& program, DType storage,
                                                           std::optional<QuantisedFormat> format, const Device& device) {
   auto matrices = std::make_shared<runtime::QuantisedStore>(device.backend, device.stream);
@@ -98,7 +74,7 @@ std::unique_ptr<runtime::ParameterStore> loadForInference(const checkpoint::Read
   std::vector<sharding::FlatLayout::Named> numbers;
   for (const graph::TensorId id : program.ofRole(graph::Role::parameter)) {
     const graph::Tensor& parameter = program.tensor(id);
-    if (const auto matrix = planned(reader, parameter, format)) {
+    if (const auto matrix = planned(model, parameter, format)) {
       matrices->add(matrix->name, matrix->format, matrix->outputs, matrix->inputs);
       quantised.push_back(*matrix);
     } else {
@@ -108,9 +84,9 @@ std::unique_ptr<runtime::ParameterStore> loadForInference(const checkpoint::Read
   auto parameters = std::make_unique<runtime::ParameterStore>(
       runtime::layoutOf(numbers, 1, sharding::FlatLayout::Ownership::anywhere), device.backend, device.stream, storage,
       runtime::ParameterStore::Gradients::none);
-  loadWeights(reader, *parameters, device);
+  loadWeights(model, *parameters, device);
   if (quantised.empty()) return parameters;
-  for (const Matrix& matrix : quantised) fill(*matrices, reader, matrix);
+  for (const Matrix& matrix : quantised) fill(*matrices, model, matrix);
   TANDEM_LOG(info) << quantised.size() << " matrices are quantised, in " << matrices->bytes() << " bytes";
   parameters->attach(matrices);
   return parameters;

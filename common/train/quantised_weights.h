@@ -5,7 +5,7 @@
 #include <memory>
 #include <optional>
 
-#include "common/checkpoint/checkpoint.h"
+#include "common/checkpoint/model_source.h"
 #include "common/checkpoint/quantisation.h"
 #include "common/runtime/parameter_store.h"
 #include "common/train/device.h"
@@ -16,7 +16,7 @@ namespace tandem::train {
 // stored. A matrix is read in panels of rows, so that beside the model itself there are never more than some megabytes.
 // Not collective: every rank reads the whole model. Throws Error of kind usage when the checkpoint holds a matrix
 // quantised to another format, badData when it is damaged.
-std::unique_ptr<runtime::ParameterStore> loadForInference(const checkpoint::Reader& reader,
+std::unique_ptr<runtime::ParameterStore> loadForInference(const checkpoint::ModelSource& model,
                                                           const graph::Program& program, base::DType storage,
                                                           std::optional<checkpoint::QuantisedFormat> format,
                                                           const Device& device);

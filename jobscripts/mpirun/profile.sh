@@ -11,7 +11,7 @@
 default_settings() {
     # Paths; relative ones start at the folder that holds jobscripts/. On several hosts all must see the same files.
     bin=build/cpu/bin     # the executables
-    run=                  # what the chain makes: tokenizer.json, train.h5, val.h5, model/, evaluation.json, samples.json
+    run=                  # what the chain makes: tokenizer.json, train.h5, val.h5, model/, evaluation.json, samples.json, exports
     corpus=()             # text files, folders or patterns
     tokenizer=            # one to use as it is; without it one is trained and kept in the run folder
 
@@ -21,6 +21,8 @@ default_settings() {
     pretrain_options=()        # pretrain: --config, or --model and the lengths
     loss_options=()            # evaluate loss
     generate_options=()        # evaluate generate; empty: nothing is written
+    exports=()                 # what convert makes of the model in the run folder: model.gguf, a folder's name, ...
+    export_options=()          # checkpoint-convert export
 
     # Where it runs
     nodes=1
@@ -51,6 +53,7 @@ default_settings() {
     tokenize_time=04:00:00 # time limits of the jobs, as Slurm writes them
     pretrain_time=24:00:00
     evaluate_time=01:00:00
+    convert_time=01:00:00
     # So many seconds before the job's time limit pretrain stops by itself, saves and is queued again: enough for a step,
     # an evaluation and a checkpoint.
     stop_margin=300

@@ -1,7 +1,7 @@
 # shellcheck shell=bash
-# The stages of the chain, by the settings of a profile: tokenize_stage, pretrain_stage, evaluate_stage. To be sourced,
-# after launch.sh and profile.sh. A stage gives the exit code of the program that ended it, and what it has made already
-# is not made again. Under Slurm and outside they are the same.
+# The stages of the chain, by the settings of a profile: tokenize_stage, pretrain_stage, evaluate_stage, convert_stage. To
+# be sourced, after launch.sh and profile.sh. A stage gives the exit code of the program that ended it, and what it has
+# made already is not made again. Under Slurm and outside they are the same.
 #
 # shellcheck disable=SC2154  # the settings come from read_profile
 
@@ -43,6 +43,20 @@ evaluate_stage() {
         >"$run/samples.partial" || return
     mv "$run/samples.partial" "$run/samples.json"
     cat "$run/samples.json"
+}
+
+convert_stage() {
+    local export newest
+    export TANDEM_WATCHDOG=${watchdog}s
+    newest=$run/model/checkpoints/$(printf 'step-%08d' "$(newest_step)")/checkpoint.h5
+    for export in "${exports[@]}"; do
+        if [[ -e $run/$export ]]; then # it has its name once it is complete
+            [[ $run/$export -ot $newest ]] || continue
+            rm -r "${run:?}/$export"
+        fi
+        launch "$ranks" "$bin/checkpoint-convert" export --checkpoint "$run/model" "${export_options[@]}" \
+            --threads "$threads" --output "$run/$export" || return
+    done
 }
 
 # The newest complete step of the run, 0 where there is none.

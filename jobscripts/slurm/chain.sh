@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Submits tokenize -> pretrain -> evaluate to Slurm, each to start when the one before has succeeded, and prints a line
+# Submits tokenize -> pretrain -> evaluate -> convert to Slurm, each to start when the one before has succeeded, and prints a line
 # a job: stage and job id.
 #
 #   slurm/chain.sh [--dry-run] [--from STAGE] PROFILE
 #
 #   --dry-run      prints the commands instead
-#   --from STAGE   begins with pretrain or evaluate
+#   --from STAGE   begins with pretrain, evaluate or convert
 #
 # A job that is queued again keeps its id, so those after it wait for its last turn. Where one fails, those after it are
 # cancelled. The log of a job is in the run folder, as tandem-STAGE-ID.log.
@@ -16,17 +16,18 @@ here=$(dirname "$(realpath "${BASH_SOURCE[0]}")")
 source "$here/../mpirun/launch.sh"
 source "$here/../mpirun/profile.sh"
 
-usage() { echo "usage: $0 [--dry-run] [--from tokenize|pretrain|evaluate] PROFILE" >&2; exit 2; }
+usage() { echo "usage: $0 [--dry-run] [--from tokenize|pretrain|evaluate|convert] PROFILE" >&2; exit 2; }
 dry_run=
-stages=(tokenize pretrain evaluate)
+stages=(tokenize pretrain evaluate convert)
 while (($#)); do
     case $1 in
         --dry-run) dry_run=1; shift ;;
         --from)
             case ${2:-} in
                 tokenize) ;;
-                pretrain) stages=(pretrain evaluate) ;;
-                evaluate) stages=(evaluate) ;;
+                pretrain) stages=(pretrain evaluate convert) ;;
+                evaluate) stages=(evaluate convert) ;;
+                convert) stages=(convert) ;;
                 *) usage ;;
             esac
             shift 2
@@ -40,6 +41,8 @@ read_profile "$1"
 
 previous=
 for stage in "${stages[@]}"; do
+    # shellcheck disable=SC2154  # the settings come from read_profile
+    [[ $stage != convert || ${#exports[@]} -gt 0 ]] || continue # nothing to make
     time=${stage}_time
     # shellcheck disable=SC2154  # the settings come from read_profile
     command=(sbatch --parsable --nodes="$nodes" --ntasks-per-node="$ranks_per_node" --cpus-per-task="$threads"

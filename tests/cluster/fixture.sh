@@ -27,7 +27,7 @@ read_options() {
         esac
     done
     local program
-    for program in tokenize pretrain evaluate; do
+    for program in tokenize pretrain evaluate checkpoint-convert; do
         [[ -x $bin/$program ]] || { echo "$bin has no $program; build first, or give --bin" >&2; exit 2; }
     done
 }

@@ -38,6 +38,7 @@ pretrain_options=(--model $folder/model.json --batch-tokens 8192 --sequence-leng
     --checkpoint-every 20 --keep 0 $*)
 loss_options=(--sequence-length 32 --batch 4)
 generate_options=(--prompt "the old" --max-tokens 12)
+exports=(model.gguf huggingface)
 ranks_per_node=2
 interfaces=lo
 PROFILE
@@ -49,6 +50,7 @@ test_the_chain_starts_pretrain_again_when_its_time_is_up() {
     grep -q 'stopped at step' "$folder/chain.log" || fail "pretrain was done before its time was up"
     expect_every_step_once "$folder/chain" 200
     [[ -s $folder/chain/evaluation.json && -s $folder/chain/samples.json ]] || fail "evaluate has left nothing"
+    [[ -s $folder/chain/model.gguf && -s $folder/chain/huggingface/model.safetensors ]] || fail "convert has left nothing"
     echo "passed: the chain starts pretrain again when its time is up"
 }
 

@@ -69,7 +69,8 @@ void checkCoverage(PlacedTensor& tensor) {
 }
 
 void checkName(const std::string& name) {
-  static const std::vector<std::string> taken = {"tokenizer", "configuration", "options", "progress", "layout"};
+  static const std::vector<std::string> taken = {"tokenizer", "configuration", "options",
+                                                 "progress",  "companions",    "layout"};
   if (name.empty() || name.front() == '/' || name.back() == '/' ||
       std::find(taken.begin(), taken.end(), name.substr(0, name.find('/'))) != taken.end()) {
     throw Error(ErrorKind::badData, "'" + name + "' cannot be the name of a tensor");

@@ -17,31 +17,10 @@
 namespace tandem::checkpoint::detail {
 namespace {
 
-struct Placement {
-  std::int64_t offset = 0;
-  std::int64_t bytes = 0;
-  const LocalTensor* tensor = nullptr;
-};
-
 std::int64_t localCount(const LocalTensor& tensor) {
   std::int64_t count = 0;
   for (const Piece& piece : tensor.pieces) count += piece.count;
   return count;
-}
-
-std::vector<Placement> layOut(hdf5::File& file, std::span<const LocalTensor> tensors) {
-  file.setAttribute("/", "format", "tandem-checkpoint-shard");
-  file.setAttribute("/", "version", 1);
-  std::vector<Placement> placements;
-  for (const LocalTensor& tensor : tensors) {
-    const std::int64_t count = localCount(tensor);
-    if (count == 0) continue;
-    const std::int64_t offset = file.createReserved(tensor.name, tensor.type, {count}).offset();
-    placements.push_back({offset, count * base::byteSize(tensor.type), &tensor});
-  }
-  std::sort(placements.begin(), placements.end(),
-            [](const Placement& a, const Placement& b) { return a.offset < b.offset; });
-  return placements;
 }
 
 // Hashes memory from its beginning on a thread of its own, as far as it is filled.
@@ -101,6 +80,21 @@ void copyPieces(const LocalTensor& tensor, std::byte* target, const CopyToHost& 
 
 }  // namespace
 
+std::vector<Placement> layOutShard(hdf5::File& file, std::span<const LocalTensor> tensors) {
+  file.setAttribute("/", "format", "tandem-checkpoint-shard");
+  file.setAttribute("/", "version", 1);
+  std::vector<Placement> placements;
+  for (const LocalTensor& tensor : tensors) {
+    const std::int64_t count = localCount(tensor);
+    if (count == 0) continue;
+    const std::int64_t offset = file.createReserved(tensor.name, tensor.type, {count}).offset();
+    placements.push_back({offset, count * base::byteSize(tensor.type), &tensor});
+  }
+  std::sort(placements.begin(), placements.end(),
+            [](const Placement& a, const Placement& b) { return a.offset < b.offset; });
+  return placements;
+}
+
 ShardImage::~ShardImage() {
   if (data_ != nullptr) ::munmap(data_, capacity_);
 }
@@ -125,7 +119,7 @@ void ShardImage::reserve(std::size_t size) {
 
 void ShardImage::build(const std::string& fileName, std::span<const LocalTensor> tensors, const CopyToHost& copy) {
   hdf5::File file = hdf5::File::create(fileName, hdf5::File::Storage::memory);
-  const std::vector<Placement> placements = layOut(file, tensors);
+  const std::vector<Placement> placements = layOutShard(file, tensors);
   reserve(static_cast<std::size_t>(file.imageSize()));
   const auto fillGap = [&](std::int64_t begin, std::int64_t end) {
     file.copyImage(begin, {data_ + begin, static_cast<std::size_t>(end - begin)});

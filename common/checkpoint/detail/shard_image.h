@@ -9,10 +9,26 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "common/checkpoint/checkpoint.h"
 
+namespace tandem::hdf5 {
+class File;
+}
+
 namespace tandem::checkpoint::detail {
+
+// Where the local pieces of a tensor lie in a shard, one behind the other.
+struct Placement {
+  std::int64_t offset = 0;
+  std::int64_t bytes = 0;
+  const LocalTensor* tensor = nullptr;
+};
+
+// Lays out a shard in a new file: a dataset under each tensor's name, with room for its local pieces. Ascending by
+// offset; a tensor without local elements has no place.
+std::vector<Placement> layOutShard(hdf5::File& file, std::span<const LocalTensor> tensors);
 
 class ShardImage {
  public:

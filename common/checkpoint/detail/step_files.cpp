@@ -96,6 +96,7 @@ std::vector<std::byte> indexImage(const Metadata& metadata, const Layout& layout
   file.writeText("configuration", metadata.configuration);
   file.writeText("options", metadata.options);
   file.writeText("progress", metadata.progress);
+  if (!metadata.companions.empty()) file.writeText("companions", metadata.companions);
   file.writeText("layout", toText(layout));
   for (const PlacedTensor& tensor : layout.tensors) createTensor(file, tensor, layout.shards);
   return file.image();
@@ -163,6 +164,7 @@ Index readIndex(const fs::path& folder) {
   index.metadata.configuration = file.readText("configuration");
   index.metadata.options = file.readText("options");
   index.metadata.progress = file.readText("progress");
+  if (file.has("companions")) index.metadata.companions = file.readText("companions");
   index.layout = parseLayout(file.readText("layout"));
   return index;
 }

@@ -57,7 +57,7 @@ class QuantisedWeights : public testing::Test {
     const std::filesystem::path run = folder_.path() / (format ? checkpoint::name(*format) : "numbers");
     std::filesystem::create_directories(run);
     checkpoint::Writer writer(*alone_, run, 1);
-    writer.save({.step = 1}, tensors);
+    writer.save({.step = 1, .configuration = model_.json}, tensors);
     writer.finish();
     return run;
   }
@@ -72,7 +72,7 @@ class QuantisedWeights : public testing::Test {
 
   std::unique_ptr<runtime::ParameterStore> load(const std::filesystem::path& run,
                                                 std::optional<QuantisedFormat> format) {
-    return loadForInference(checkpoint::Reader(*alone_, run), program_, DType::f32, format, cpu_.device());
+    return loadForInference(*checkpoint::openModel(*alone_, run), program_, DType::f32, format, cpu_.device());
   }
 
   double loss(const std::filesystem::path& run, std::optional<QuantisedFormat> format) {

@@ -7,7 +7,6 @@
 namespace tandem::base {
 namespace {
 
-
 bool isNameCharacter(char c) {
   return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' || c == '_';
 }

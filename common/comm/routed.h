@@ -6,8 +6,8 @@
 // the ways when the group is made and takes the fastest for each size, so that with three ranks or more a later run may
 // add up in another order; two ranks have but one. All-gathers have the same bits on every way.
 //
-// On the ways of our own a rank passes on what others wait for, which it does while it waits itself: all ranks must wait
-// for the exchanges that they have under way in the same order.
+// On the ways of our own a rank passes on what others wait for, which it does while it waits itself: all ranks must
+// wait for the exchanges that they have under way in the same order.
 
 #include <memory>
 #include <string>

@@ -6,6 +6,7 @@
 
 #include "apps/shared/device.h"
 #include "apps/shared/program.h"
+#include "apps/shared/run_plan.h"
 #include "apps/shared/training_options.h"
 #include "apps/shared/version.h"
 #include "common/base/error.h"
@@ -142,6 +143,7 @@ class Preflight {
   int run() {
     app::DeviceOptions device = options_.texts.device;
     chosen_ = app::chooseDevice(world_, common_, device);
+    if (run_) app::chooseMicroBatch(world_, &chosen_, options_.texts, *run_);
     telemetry::RankFacts facts;
     measure(facts);
     evidence_.ranks = gatherFacts(world_, facts);

@@ -28,8 +28,9 @@ std::string describeRun(comm::Communicator& world, const app::CommonOptions& com
 
 int pretrain(comm::Communicator& world, const app::CommonOptions& common, const train::TrainOptions& declared,
              const app::TrainingTexts& texts) {
-  const train::TrainOptions options = app::completeTrainingOptions(declared, texts);
+  train::TrainOptions options = app::completeTrainingOptions(declared, texts);
   if (texts.dryRun) {
+    if (texts.cluster.empty()) app::chooseMicroBatch(world, nullptr, texts, options);
     const std::string plan =
         texts.cluster.empty() ? train::describePlan(options, world.size()) : app::describeClusterPlan(options, texts);
     if (world.rank() == 0) std::cout << plan;
@@ -37,6 +38,7 @@ int pretrain(comm::Communicator& world, const app::CommonOptions& common, const 
   }
   base::watchStopSignals();
   const app::ChosenDevice chosen = app::chooseDevice(world, common, texts.device);
+  app::chooseMicroBatch(world, &chosen, texts, options);
   train::Trainer trainer(world, chosen.device(), options, describeRun(world, common));
   const int code = trainer.run();
   if (common.json) app::printJson(trainer.summary());

@@ -15,4 +15,9 @@ sharding::PlanRequest planRequest(const train::TrainOptions& options, const Trai
 // What --dry-run --cluster prints. Reads the descriptions of model and cluster, and nothing else.
 std::string describeClusterPlan(const train::TrainOptions& options, const TrainingTexts& texts);
 
+// With --micro-batch auto: sets the most rows that fit into the memory of every rank; else changes nothing. `chosen` is
+// null where nothing is going to be computed. Collective.
+void chooseMicroBatch(comm::Communicator& world, const ChosenDevice* chosen, const TrainingTexts& texts,
+                      train::TrainOptions& options);
+
 }  // namespace tandem::app

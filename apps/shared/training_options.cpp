@@ -1,5 +1,6 @@
 #include "apps/shared/training_options.h"
 
+#include <charconv>
 #include <cmath>
 #include <filesystem>
 
@@ -19,6 +20,15 @@ bool parseSwitch(const std::string& option, const std::string& text) {
 
 void demandAtLeast(const std::string& option, std::int64_t value, std::int64_t least) {
   if (value < least) refuse(option + " is " + std::to_string(value) + "; it must be at least " + std::to_string(least));
+}
+
+std::int64_t parseRows(const std::string& text) {
+  std::int64_t rows = 0;
+  const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), rows);
+  if (error != std::errc() || stop != text.data() + text.size()) {
+    refuse("--micro-batch is '" + text + "'; it can be a number of rows, 0 or auto");
+  }
+  return rows;
 }
 
 void check(const train::TrainOptions& options) {
@@ -66,8 +76,12 @@ void declareTrainingOptions(CLI::App& app, train::TrainOptions& options, Trainin
       ->required()
       ->type_name("TOKENS");
   app.add_option("--sequence-length", options.sequenceLength, "Tokens of a row")->required()->type_name("TOKENS");
-  app.add_option("--micro-batch", options.microBatch, "Rows that a rank computes at once; 0: chosen")
-      ->type_name("ROWS");
+  app.add_option("--micro-batch", texts.microBatch,
+                 "Rows that a rank computes at once; 0: enough to be fast; auto: the most that fit into memory")
+      ->type_name("ROWS|auto");
+  app.add_option("--memory-limit", texts.memoryLimit,
+                 "Of a rank, for --micro-batch auto; 0: nine tenths of what is free")
+      ->type_name("GIB");
   app.add_flag("--cross-documents", options.crossDocuments, "Let attention and targets cross document boundaries");
   app.add_option("--seed", options.seed, "Of the initial weights and the order of samples")->type_name("NUMBER");
   app.add_option("--learning-rate", options.schedule.peak, "Peak of the schedule")->type_name("RATE");
@@ -126,7 +140,9 @@ train::TrainOptions completeTrainingOptions(train::TrainOptions options, const T
   options.storage = train::parsePrecision(texts.precision);
   options.optimizer.states = optim::parseStates(texts.optimizerStates);
   options.cudaGraphs = parseSwitch("--cuda-graphs", texts.cudaGraphs);
+  if (texts.microBatch != "auto") options.microBatch = parseRows(texts.microBatch);
   check(options);
+  if (!(texts.memoryLimit >= 0)) refuse("--memory-limit must be 0 (what is free) or above");
   if ((options.steps > 0) == (texts.tokens > 0) && !texts.dryRun) refuse("give either --steps or --tokens, above zero");
   if (texts.tokens > 0) options.steps = (texts.tokens + options.batchTokens - 1) / options.batchTokens;
   if (texts.dryRun) return options;

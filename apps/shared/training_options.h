@@ -13,6 +13,8 @@ namespace tandem::app {
 // The options whose types the command line does not know.
 struct TrainingTexts {
   std::string precision = "fp32";
+  std::string microBatch = "0";    // rows, or "auto"
+  double memoryLimit = 0;          // GiB; 0: what is free
   std::string recompute = "auto";  // none, unless a plan chooses
   std::string schedule = "cosine";
   std::string optimizer = "adamw";

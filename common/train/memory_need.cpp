@@ -1,5 +1,7 @@
 #include "common/train/memory_need.h"
 
+#include "common/base/error.h"
+#include "common/base/units.h"
 #include "common/graph/passes.h"
 #include "common/model/configuration.h"
 #include "common/runtime/parameter_store.h"
@@ -40,6 +42,31 @@ MemoryNeed memoryNeed(const TrainOptions& options, int ranks) {
   need.checkpointCopy = ownParameters * stateBytes;
   need.checkpoint = program.parameterCount() * stateBytes;
   return need;
+}
+
+std::int64_t largestMicroBatch(const TrainOptions& options, int ranks, const MemoryLimit& limit) {
+  TrainOptions tried = options;
+  const auto need = [&](std::int64_t rows) {
+    tried.microBatch = rows;
+    const MemoryNeed one = memoryNeed(tried, ranks);
+    return one.computing + (limit.holdsCheckpointCopy ? one.checkpointCopy : 0);
+  };
+  tried.microBatch = 1;
+  const std::int64_t rowsPerRank = shareOut(tried, ranks).rowsPerRank;
+  const std::int64_t least = need(1);
+  if (least > limit.bytes) {
+    throw base::Error(base::ErrorKind::usage,
+                      "--micro-batch auto: one row of " + std::to_string(options.sequenceLength) + " tokens needs " +
+                          base::formatBytes(least) + " a rank, and there are " + base::formatBytes(limit.bytes) +
+                          "; --recompute full, --precision bf16, a smaller --sequence-length or more ranks need less");
+  }
+  std::int64_t largest = 1;
+  for (std::int64_t rows = 2; rows <= rowsPerRank; ++rows) {
+    if (rowsPerRank % rows != 0) continue;
+    if (need(rows) > limit.bytes) break;
+    largest = rows;
+  }
+  return largest;
 }
 
 }  // namespace tandem::train

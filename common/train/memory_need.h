@@ -16,4 +16,14 @@ struct MemoryNeed {
 // By the plan that describePlan prints. Reads the model's file only.
 MemoryNeed memoryNeed(const TrainOptions& options, int ranks);
 
+// Bytes that a rank may take.
+struct MemoryLimit {
+  std::int64_t bytes = 0;
+  bool holdsCheckpointCopy = true;  // the copy lies in the same memory: on processors, and where a GPU shares it
+};
+
+// The largest micro batch that fits, of those that divide a rank's rows. Throws Error of kind usage when not even one
+// row does, with what it needs and what would need less.
+std::int64_t largestMicroBatch(const TrainOptions& options, int ranks, const MemoryLimit& limit);
+
 }  // namespace tandem::train

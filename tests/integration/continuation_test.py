@@ -233,6 +233,16 @@ class RunFolder(unittest.TestCase):
             self.assertIn(word, ended.out)
         self.assertFalse(world.path("dry").exists())
 
+    def test_the_most_rows_that_fit_are_taken_when_asked_for(self):
+        arguments = world.arguments(world.path("dry"), None, data=world.path("absent.h5"))
+        ended = run(2, "pretrain", *arguments, "--dry-run", "--micro-batch", "auto")
+        self.assertEqual(ended.code, 0, ended)
+        self.assertIn(f"1 micro batches of {ROWS // 2} rows", ended.out)
+        for micro_batch, message in (("auto", "one row of"), ("many", "--micro-batch is 'many'")):
+            ended = run(2, "pretrain", *arguments, "--dry-run", "--micro-batch", micro_batch, "--memory-limit", "1e-6")
+            self.assertEqual(ended.code, 2, ended)
+            self.assertIn(message, ended.err)
+
     def test_a_dry_run_plans_for_a_cluster_that_is_described(self):
         cluster = world.path("pair.toml")
         cluster.write_text((SOURCES / "data" / "clusters" / "spark-pair.toml").read_text())

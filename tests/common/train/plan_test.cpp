@@ -6,6 +6,8 @@
 #include <set>
 #include <sstream>
 
+#include "common/base/error.h"
+#include "common/train/memory_need.h"
 #include "common/train/trainer.h"
 #include "tests/common/data/temporary_folder.h"
 
@@ -77,6 +79,29 @@ TEST_F(Plan, recomputationSavesActivations) {
   const double all = activations();
   options_.recompute = graph::Recompute::full;
   EXPECT_LT(activations(), 0.8 * all);
+}
+
+TEST_F(Plan, findsTheLargestMicroBatchThatFits) {
+  const auto need = [&](std::int64_t rows) {
+    options_.microBatch = rows;
+    return memoryNeed(options_, 1);
+  };
+  const MemoryNeed four = need(4);
+  const auto largest = [&](std::int64_t bytes, bool holdsCopy) {
+    return largestMicroBatch(options_, 1, {.bytes = bytes, .holdsCheckpointCopy = holdsCopy});
+  };
+  EXPECT_EQ(largest(four.computing, false), 4);
+  EXPECT_EQ(largest(four.computing - 1, false), 2);
+  EXPECT_EQ(largest(four.computing + four.checkpointCopy, true), 4);
+  EXPECT_EQ(largest(std::int64_t{1} << 50, true), 4);  // all rows of the rank
+  try {
+    largest(need(1).computing - 1, false);
+    ADD_FAILURE() << "not even one row fits";
+  } catch (const base::Error& error) {
+    EXPECT_EQ(error.kind(), base::ErrorKind::usage);
+    EXPECT_NE(error.message().find("one row of 256 tokens needs"), std::string::npos) << error.message();
+    EXPECT_NE(error.message().find("--recompute full"), std::string::npos) << error.message();
+  }
 }
 
 TEST(ModelFlops, areSixNPlusTwelveLdT) {

@@ -27,12 +27,21 @@ enum class ActivationKind { none, geluTanh, geluErf, relu2, swiglu };
 
 // --- operators of a model -------------------------------------------------------------------------------------------
 
+// Where only some rows of a table are here: they are those of the indices from `first` on, and indices outside of them
+// stand for a row of zeros, which has no gradient. Without `isPart` every index must be in the table.
+struct TablePart {
+  bool isPart = false;
+  std::int64_t firstToken = 0;
+  std::int64_t firstPosition = 0;
+};
+
 struct Embedding {                 // output[r] = weight[tokens[r]] (+ positionWeight[positions[r]])
   ConstTensorView tokens;          // int32 [batch, time]; in [0, vocabulary)
   ConstTensorView positions;       // int32 [batch, time]; optional, with positionWeight
   ConstTensorView weight;          // [vocabulary, width]
   ConstTensorView positionWeight;  // [positions, width]; optional
   TensorView output;               // [batch, time, width]
+  TablePart part = {};             // of the vocabulary and of the positions that the two tables hold
 };
 struct EmbeddingBackward {  // gradients of the two tables, summed over equal tokens in a fixed order
   ConstTensorView tokens, positions;
@@ -41,6 +50,7 @@ struct EmbeddingBackward {  // gradients of the two tables, summed over equal to
   TensorView gradPositionWeight;  // float32; optional
   bool accumulateWeight = false;
   bool accumulatePositionWeight = false;
+  TablePart part = {};
 };
 
 struct Norm {  // sum = input + residual; output = (sum - mean) * reciprocal * weight + bias; mean = 0 for rms
@@ -160,21 +170,35 @@ struct RotaryBackward {
 
 // Softmax attention of each query over keys of its own row of the batch: query t sees keys s with
 // max(documentStart[t], t - window + 1) <= s <= t (window 0: no limit). Head h reads keys of head h * kvHeads / heads.
+// Queries and keys may be two pieces of a longer row, of which t, s and documentStart are places: query i stands at
+// place firstQuery + i, key i at firstKey + i. A query that sees no key of the piece has the output 0 and the
+// log-sum-exp -infinity.
 struct Attention {
   ConstTensorView query;          // [batch, time, heads, headSize]; strided
-  ConstTensorView key, value;     // [batch, time, kvHeads, headSize]; strided
+  ConstTensorView key, value;     // [batch, keys, kvHeads, headSize]; strided
   ConstTensorView documentStart;  // int32 [batch, time]: index in the row where the token's document begins
   std::int64_t window = 0;
   float scale = 0;       // multiplies query . key
   TensorView output;     // [batch, time, heads, headSize]; strided
   TensorView logSumExp;  // float32 [batch, heads, time]
+  std::int64_t firstQuery = 0, firstKey = 0;
 };
 struct AttentionBackward {
-  ConstTensorView query, key, value, documentStart, output, logSumExp;
-  ConstTensorView gradOutput;  // as output
+  ConstTensorView query, key, value, documentStart;
+  ConstTensorView output, logSumExp;  // over all keys that the queries see, also those of other pieces
+  ConstTensorView gradOutput;         // as output
   std::int64_t window = 0;
   float scale = 0;
   TensorView gradQuery, gradKey, gradValue;  // as query, key, value; strided
+  std::int64_t firstQuery = 0, firstKey = 0;
+};
+// Attention over some keys and over others, put together as attention over them all: logSumExp and output take in
+// otherLogSumExp and otherOutput. A log-sum-exp of -infinity is that of no keys.
+struct MergeAttention {
+  ConstTensorView otherOutput;     // [batch, time, heads, headSize]
+  ConstTensorView otherLogSumExp;  // float32 [batch, heads, time]
+  TensorView output;               // [batch, time, heads, headSize]
+  TensorView logSumExp;            // float32 [batch, heads, time]
 };
 
 // Attention of new tokens over a cache of earlier ones, which it first extends: token i of sequence b goes to place
@@ -200,6 +224,34 @@ struct LinearCrossEntropy {
   TensorView losses;          // float32 [rows]
   TensorView gradInput;       // [rows, width]; optional
   TensorView gradWeight;      // float32 [vocabulary, width]; with gradInput, optional (a frozen head has none)
+  bool accumulateWeight = false;
+};
+
+// The same where the vocabulary is cut into parts, each with its rows of the weight: three operators. The first gives,
+// for each row, the log-sum-exp over the part's logits, and the logit of the target where that is in the part, else 0.
+struct PartialCrossEntropy {
+  ConstTensorView input;        // [rows, width]
+  ConstTensorView weight;       // [part, width]: of the tokens from firstToken on
+  ConstTensorView targets;      // int32 [rows]; in [-1, whole vocabulary)
+  std::int64_t firstToken = 0;  // of the part
+  TensorView partials;          // float32 [2, rows]; unspecified, but finite, where the target is -1
+};
+// The second puts them together: logSumExp[r] over the whole vocabulary, losses[r] = logSumExp[r] - the target's logit,
+// 0 where the target is -1.
+struct MergeCrossEntropy {
+  ConstTensorView partials;  // float32 [parts, 2, rows]
+  ConstTensorView targets;   // int32 [rows]
+  TensorView losses;         // float32 [rows]
+  TensorView logSumExp;      // float32 [rows]
+};
+// The third gives what the part has of the gradients of gradScale * sum of losses; it makes the logits again.
+struct PartialCrossEntropyBackward {
+  ConstTensorView input, weight, targets;
+  std::int64_t firstToken = 0;
+  ConstTensorView logSumExp;  // float32 [rows]
+  ConstTensorView gradScale;  // float32 [1]
+  TensorView gradInput;       // [rows, width]: a summand, one of each part
+  TensorView gradWeight;      // float32 [part, width]; optional
   bool accumulateWeight = false;
 };
 
@@ -334,8 +386,12 @@ class Backend {
   virtual void run(const RotaryBackward&, Stream&) = 0;
   virtual void run(const Attention&, Stream&) = 0;
   virtual void run(const AttentionBackward&, Stream&) = 0;
+  virtual void run(const MergeAttention&, Stream&) = 0;
   virtual void run(const CachedAttention&, Stream&) = 0;
   virtual void run(const LinearCrossEntropy&, Stream&) = 0;
+  virtual void run(const PartialCrossEntropy&, Stream&) = 0;
+  virtual void run(const MergeCrossEntropy&, Stream&) = 0;
+  virtual void run(const PartialCrossEntropyBackward&, Stream&) = 0;
   virtual void run(const AdamW&, Stream&) = 0;
   virtual void run(const NewtonSchulz&, Stream&) = 0;
   virtual void run(const SquaredNorm&, Stream&) = 0;

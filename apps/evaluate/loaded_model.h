@@ -2,12 +2,14 @@
 // A model read from a checkpoint, ready to compute: what every evaluation begins with.
 
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "apps/shared/device.h"
 #include "apps/shared/program.h"
 #include "common/model/configuration.h"
 #include "common/runtime/parameter_store.h"
+#include "common/train/rank_groups.h"
 #include "common/train/training_step.h"
 
 namespace tandem::evaluate {
@@ -29,12 +31,14 @@ struct LoadedModel {
   std::int64_t step = 0;
   std::string folder;               // of the checkpoint's step
   std::int64_t sequenceLength = 0;  // of the rows that it was trained on
-  std::unique_ptr<runtime::ParameterStore> parameters;
+  std::unique_ptr<train::RankGroups> groups;
+  std::unique_ptr<runtime::ParameterStore> parameters;  // what this rank of the grid has of them
 
   train::Device device() const { return chosen.device(); }
 };
 
-// Collective. Throws what is wrong with the checkpoint on every rank.
-LoadedModel loadModel(comm::Communicator& world, const app::CommonOptions& common, const ModelOptions& options);
+// Collective. Throws what is wrong with the checkpoint on every rank. Without a grid every rank has the whole model.
+LoadedModel loadModel(comm::Communicator& world, const app::CommonOptions& common, const ModelOptions& options,
+                      const std::optional<sharding::Grid>& grid = {});
 
 }  // namespace tandem::evaluate

@@ -7,6 +7,7 @@
 
 #include "apps/evaluate/commands.h"
 #include "apps/evaluate/loaded_model.h"
+#include "apps/shared/training_options.h"
 #include "common/telemetry/metrics.h"
 #include "common/tokenizer/tokenizer.h"
 #include "common/tokenizer/tokenizer_json.h"
@@ -22,6 +23,7 @@ struct LossOptions {
   std::int64_t batch = 1;
   std::int64_t maxTokens = 0;
   bool crossDocuments = false;
+  std::string shard;
 };
 
 void checkFit(const LoadedModel& loaded, const data::Dataset& dataset, std::int64_t sequenceLength) {
@@ -62,10 +64,13 @@ void print(const LoadedModel& loaded, const std::vector<telemetry::EvaluationMet
 }
 
 int run(comm::Communicator& world, const app::CommonOptions& common, const LossOptions& options) {
-  const LoadedModel loaded = loadModel(world, common, options.model);
+  std::optional<sharding::Grid> grid;
+  if (!options.shard.empty()) grid = sharding::parseGrid(options.shard, world.size());
+  const LoadedModel loaded = loadModel(world, common, options.model, grid);
   const std::int64_t sequenceLength = options.sequenceLength > 0 ? options.sequenceLength : loaded.sequenceLength;
   std::vector<std::unique_ptr<data::Dataset>> datasets;
   comm::agreeOn(world, [&] {
+    if (grid) sharding::demandFitting(*grid, loaded.configuration, sequenceLength);
     auto demandAtLeast = [](const char* option, std::int64_t value, std::int64_t least) {
       if (value >= least) return;
       throw base::Error(base::ErrorKind::usage, std::string(option) + " must be at least " + std::to_string(least));
@@ -79,7 +84,7 @@ int run(comm::Communicator& world, const app::CommonOptions& common, const LossO
     }
   });
   train::LossEvaluator evaluator(loaded.configuration, *loaded.parameters, options.batch, sequenceLength,
-                                 loaded.device());
+                                 loaded.device(), loaded.groups.get());
   std::vector<telemetry::EvaluationMetrics> results;
   for (const auto& dataset : datasets) {
     const train::EvaluationResult result =
@@ -103,6 +108,7 @@ app::Command lossCommand() {
           .declare =
               [options](CLI::App& app) {
                 declareModelOptions(app, options->model);
+                app::declareShard(app, options->shard);
                 app.add_option("--data", options->data, "Datasets")
                     ->required()
                     ->check(CLI::ExistingFile)

@@ -82,6 +82,7 @@ void declareTrainingOptions(CLI::App& app, train::TrainOptions& options, Trainin
   app.add_option("--memory-limit", texts.memoryLimit,
                  "Of a rank, for --micro-batch auto; 0: nine tenths of what is free")
       ->type_name("GIB");
+  declareShard(app, texts.shard);
   app.add_flag("--cross-documents", options.crossDocuments, "Let attention and targets cross document boundaries");
   app.add_option("--seed", options.seed, "Of the initial weights and the order of samples")->type_name("NUMBER");
   app.add_option("--learning-rate", options.schedule.peak, "Peak of the schedule")->type_name("RATE");
@@ -132,10 +133,17 @@ void declareTrainingOptions(CLI::App& app, train::TrainOptions& options, Trainin
   declareDeviceOptions(app, texts.device);
 }
 
+void declareShard(CLI::App& app, std::string& text) {
+  app.add_option("--shard", text,
+                 "How the model is split over the ranks, such as dp=2,tp=2,zero=1; by default every rank has all of it")
+      ->type_name("GRID");
+}
+
 train::TrainOptions completeTrainingOptions(train::TrainOptions options, const TrainingTexts& texts) {
   options.optimizer.method = optim::parseMethod(texts.optimizer);
   options.schedule.kind = optim::parseSchedule(texts.schedule);
   if (texts.recompute != "auto") options.recompute = graph::parseRecompute(texts.recompute);
+  if (!texts.shard.empty()) options.grid = sharding::parseGrid(texts.shard, base::identity().ranks);
   options.timeLimit = base::parseDuration(texts.timeLimit);
   options.storage = train::parsePrecision(texts.precision);
   options.optimizer.states = optim::parseStates(texts.optimizerStates);

@@ -21,6 +21,7 @@ struct TrainingTexts {
   std::string optimizerStates = "fp32";
   std::string cudaGraphs = "off";
   std::string timeLimit = "0s";
+  std::string shard;    // empty: data parallel over all ranks
   std::string cluster;  // the description of another cluster to plan for
   DeviceOptions device;
   std::int64_t tokens = 0;
@@ -31,5 +32,8 @@ void declareTrainingOptions(CLI::App& app, train::TrainOptions& options, Trainin
 
 // What a run is asked to do. Throws Error of kind usage for what cannot be meant.
 train::TrainOptions completeTrainingOptions(train::TrainOptions options, const TrainingTexts& texts);
+
+// Declares --shard, whose text sharding::parseGrid reads.
+void declareShard(CLI::App& app, std::string& text);
 
 }  // namespace tandem::app

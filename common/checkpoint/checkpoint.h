@@ -25,11 +25,17 @@
 
 namespace tandem::checkpoint {
 
-// A run of consecutive elements of the flattened (row-major) tensor, and where this rank holds it.
+// Runs of consecutive elements of the flattened (row-major) tensor, and where this rank holds them, one after the
+// other: `repeats` runs of `count` elements, the first from `begin` on, each beginning `stride` elements behind the one
+// before. With repeats > 1 they are columns of a matrix: the stride is its width.
 struct Piece {
   std::int64_t begin = 0;
   std::int64_t count = 0;
   const void* data = nullptr;
+  std::int64_t repeats = 1;
+  std::int64_t stride = 0;
+
+  std::int64_t elements() const { return count * repeats; }
 };
 
 // Copies bytes from where a piece lies into memory of the host; they must be there when it returns. For pieces in the

@@ -128,18 +128,46 @@ class Reader::Implementation {
       throw Error(ErrorKind::badData, "elements " + std::to_string(begin) + " to " + std::to_string(begin + count) +
                                           " are outside of the tensor " + name + " " + shape.text());
     }
-    auto piece = std::upper_bound(
-        tensor.pieces.begin(), tensor.pieces.end(), begin,
-        [](std::int64_t element, const detail::PlacedPiece& each) { return element < each.targetBegin + each.count; });
-    for (; piece != tensor.pieces.end() && piece->targetBegin < begin + count; ++piece) {
-      const std::int64_t from = std::max(begin, piece->targetBegin);
-      const std::int64_t to = std::min(begin + count, piece->targetBegin + piece->count);
-      readPiece(tensor, *piece, from - piece->targetBegin, to - from,
-                static_cast<char*>(target) + (from - begin) * base::byteSize(type));
+    for (const detail::PlacedPiece& piece : tensor.pieces) {
+      if (piece.targetBegin >= begin + count) break;
+      if (piece.repeats == 1) {
+        readRun(tensor, piece, begin, count, target);
+      } else {
+        readRuns(tensor, piece, begin, count, target);
+      }
     }
   }
 
  private:
+  // What elements [begin, begin + count) of the tensor have of a piece of one run.
+  void readRun(const detail::PlacedTensor& tensor, const detail::PlacedPiece& piece, std::int64_t begin,
+               std::int64_t count, void* target) const {
+    const std::int64_t from = std::max(begin, piece.targetBegin);
+    const std::int64_t to = std::min(begin + count, piece.targetBegin + piece.count);
+    if (from >= to) return;
+    readPiece(tensor, piece, from - piece.targetBegin, to - from,
+              static_cast<char*>(target) + (from - begin) * base::byteSize(tensor.type));
+  }
+
+  // Of several runs, which are consecutive in their shard and so are read at once.
+  void readRuns(const detail::PlacedTensor& tensor, const detail::PlacedPiece& piece, std::int64_t begin,
+                std::int64_t count, void* target) const {
+    const std::int64_t bytes = base::byteSize(tensor.type), end = begin + count;
+    const std::int64_t afterFirst = begin - piece.targetBegin - piece.count;  // runs before end at or before `begin`
+    const std::int64_t firstRun = afterFirst < 0 ? 0 : afterFirst / piece.stride + 1;
+    const std::int64_t endRun = std::min(piece.repeats, (end - piece.targetBegin + piece.stride - 1) / piece.stride);
+    if (firstRun >= endRun) return;
+    std::vector<char> runs(static_cast<std::size_t>((endRun - firstRun) * piece.count * bytes));
+    readPiece(tensor, piece, firstRun * piece.count, (endRun - firstRun) * piece.count, runs.data());
+    for (std::int64_t index = firstRun; index < endRun; ++index) {
+      const detail::PlacedPiece run = piece.run(index);
+      const std::int64_t from = std::max(begin, run.targetBegin), to = std::min(end, run.targetBegin + run.count);
+      if (from >= to) continue;
+      const char* const source = runs.data() + ((index - firstRun) * piece.count + from - run.targetBegin) * bytes;
+      std::copy(source, source + (to - from) * bytes, static_cast<char*>(target) + (from - begin) * bytes);
+    }
+  }
+
   static std::vector<fs::path> agreedCandidates(comm::Communicator& ranks, const fs::path& path) {
     std::string text;
     comm::agreeOn(ranks, [&] {

@@ -9,12 +9,12 @@ namespace tandem::graph {
 namespace detail {
 namespace {
 
-// What has a parameter behind it, by TensorId.
+// What has a parameter behind it, by TensorId; what another stage has sent always has.
 std::vector<bool> dependsOnParameters(const Program& program) {
   std::vector<bool> depends(program.tensors().size(), false);
   for (const TensorId id : program.ofRole(Role::parameter)) depends[static_cast<std::size_t>(id)] = true;
   for (const Node& node : program.nodes()) {
-    bool any = false;
+    bool any = node.op == Operator::receive;
     for (const TensorId id : node.inputs) any = any || (id != none && depends[static_cast<std::size_t>(id)]);
     for (const TensorId id : node.outputs) {
       if (id != none) depends[static_cast<std::size_t>(id)] = any;
@@ -86,6 +86,7 @@ Program GradientBuilder::run(std::size_t lossNode) {
     bool used = index == lossNode, wanted = false;
     for (const TensorId id : node.outputs) used = used || reached(id) != none;
     for (const TensorId id : node.inputs) wanted = wanted || wants(id);
+    wanted = wanted || node.op == Operator::receive;
     if (!used || !wanted) continue;
     const OperatorEntry& entry = entryOf(node.op);
     Checker(program_, index).expect(entry.gradient, "this operator cannot be trained through");
@@ -100,7 +101,8 @@ Program GradientBuilder::run(std::size_t lossNode) {
 void GradientBuilder::checkEveryParameterIsReached() const {
   for (const TensorId id : program_.ofRole(Role::parameter)) {
     const std::string& name = program_.tensor(id).name;
-    if (written_.contains(program_.find(gradientName(name)))) continue;
+    const bool isHeld = program_.tensor(id).shape.count() > 0;  // or other ranks have it
+    if (!isHeld || written_.contains(program_.find(gradientName(name)))) continue;
     throw base::Error(base::ErrorKind::usage,
                       "the parameter '" + name +
                           "' does not reach the loss, so it has no gradient; remove it, or give "
@@ -110,14 +112,19 @@ void GradientBuilder::checkEveryParameterIsReached() const {
 
 }  // namespace detail
 
+bool endsForwardPass(const Node& node) {
+  if (node.op == Operator::send) return std::get<MessageAttributes>(node.attributes).isForward;
+  return node.op == Operator::linearCrossEntropy || node.op == Operator::mergeCrossEntropy;
+}
+
 Program differentiate(const Program& forward) {
   const std::vector<Node>& nodes = forward.nodes();
   std::size_t lossNode = nodes.size();
   for (std::size_t index = 0; index < nodes.size(); ++index) {
-    if (nodes[index].op != Operator::linearCrossEntropy) continue;
+    if (!endsForwardPass(nodes[index])) continue;
     const detail::Checker checker(forward, index);
-    checker.expect(lossNode == nodes.size(), "a program to be differentiated has one linearCrossEntropy, not several");
-    checker.expect(!detail::hasInput(nodes[index], 3), "the program is differentiated already");
+    checker.expect(lossNode == nodes.size(), "a program to be differentiated has one loss or sends once, not more");
+    checker.expect(forward.find("gradScale") == none, "the program is differentiated already");
     lossNode = index;
   }
   if (lossNode == nodes.size()) {

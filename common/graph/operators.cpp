@@ -14,8 +14,6 @@ void checkReduceScatter(const Checker& checker) {
   checker.expect(checker.attributes<CollectiveAttributes>().bucket >= 0, "the bucket cannot be negative");
 }
 
-constexpr std::size_t operatorCount = static_cast<std::size_t>(Operator::reduceScatter) + 1;
-
 // In the order of `Operator`.
 std::array<OperatorEntry, operatorCount> makeRegistry() {
   return {embeddingEntry(),
@@ -37,7 +35,16 @@ std::array<OperatorEntry, operatorCount> makeRegistry() {
           quantisedLinearEntry(),
           quantisedEmbeddingEntry(),
           dequantiseEntry(),
-          reduceScatterEntry()};
+          partialCrossEntropyEntry(),
+          mergeCrossEntropyEntry(),
+          partialCrossEntropyBackwardEntry(),
+          reduceScatterEntry(),
+          gatherRowsEntry(),
+          scatterRowsEntry(),
+          sendEntry(),
+          receiveEntry(),
+          ringAttentionEntry(),
+          ringAttentionBackwardEntry()};
 }
 
 }  // namespace
@@ -101,6 +108,10 @@ double bytesOf(const Program& program, const std::vector<TensorId>& ids) {
 }
 
 }  // namespace
+
+SplitRule splitRule(Operator op) { return detail::entryOf(op).split; }
+
+bool exchangesActivations(Operator op) { return op >= Operator::gatherRows; }
 
 const char* name(Operator op) { return detail::entryOf(op).name; }
 

@@ -24,7 +24,18 @@
 //   quantisedLinear      input, codes, scales, [bias]                           -> output
 //   quantisedEmbedding   tokens, codes, scales, [positions, positionWeight]     -> output
 //   dequantise           codes, scales                                          -> output
+//   partialCrossEntropy  input, weight, targets                                 -> partials
+//   mergeCrossEntropy    partials, targets, input, weight                       -> losses, logSumExp
+//                        (input and weight are this part's, of which its gradient asks)
+//   partialCrossEntropyBackward  input, weight, targets, logSumExp, gradScale   -> gradInput, [gradWeight]
 //   reduceScatter        (attributes name the bucket)                           -> the bucket's gradients
+//   gatherRows           input                                                  -> output
+//   scatterRows          input                                                  -> output
+//   send                 input                                                  ->
+//   receive                                                                     -> output
+//   ringAttention        qkv, documentStart       -> output, logSumExp, keysAround, partialOutput, partialLogSumExp
+//   ringAttentionBackward qkv, documentStart, output, logSumExp, gradOutput
+//                                                 -> gradQkv, keysAround, gradientsAround, pair
 // Operand lists always have the full length; `none` stands for an absent one.
 
 #include <span>
@@ -41,6 +52,22 @@ struct Cost {
   double flops = 0;
   double bytes = 0;
 };
+
+// How an operator can be split over ranks that each have a part of its columns, or of its rows.
+enum class SplitRule : std::uint8_t {
+  unsplit,     // not at all
+  rows,        // row by row: norm, add
+  columns,     // whole rows, each column (or pair of columns) by itself: activation
+  heads,       // whole rows, each group of heads by itself: rotary, attention
+  product,     // whole rows give any of the output's columns; some of the input's columns give a summand of all
+  table,       // some of the table's rows give a summand of all
+  vocabulary,  // some of the weight's rows give a part of the softmax
+  message,     // rows that go to or come from another pipeline stage
+};
+SplitRule splitRule(Operator op);
+
+// Whether an operator is carried out by exchanging activations with other ranks.
+bool exchangesActivations(Operator op);
 
 // Floating-point operations and memory traffic of one node.
 Cost cost(const Program& program, const Node& node);

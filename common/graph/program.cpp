@@ -34,7 +34,11 @@ struct AttributesWriter {
   std::ostream& out;
 
   void operator()(const std::monostate&) const {}
-  void operator()(const EmbeddingAttributes&) const {}
+  void operator()(const EmbeddingAttributes& embedding) const {
+    if (embedding.part.isPart) {
+      out << " from=" << embedding.part.firstToken << "/" << embedding.part.firstPosition;
+    }
+  }
   void operator()(const NormAttributes& norm) const {
     out << " " << (norm.kind == kernels::NormKind::layer ? "layer" : "rms") << " epsilon=" << norm.epsilon;
   }
@@ -51,7 +55,19 @@ struct AttributesWriter {
     out << (quantised.format == kernels::QuantisedFormat::int8 ? " int8" : " int4");
     if (quantised.activation != kernels::ActivationKind::none) out << " " << text(quantised.activation);
   }
+  void operator()(const PartialCrossEntropyAttributes& part) const { out << " from=" << part.firstToken; }
   void operator()(const CollectiveAttributes& collective) const { out << " bucket=" << collective.bucket; }
+  void operator()(const ExchangeAttributes& exchange) const {
+    out << " rows=";
+    for (std::size_t i = 0; i < exchange.rows.size(); ++i) out << (i > 0 ? "+" : "") << exchange.rows[i];
+  }
+  void operator()(const RingAttributes& ring) const {
+    (*this)(ring.attention);
+    out << " rank=" << ring.rank << "/" << ring.ranks;
+  }
+  void operator()(const MessageAttributes& message) const {
+    out << (message.isForward ? " stage=" : " gradient stage=") << message.peer;
+  }
 };
 
 void writeInputs(std::ostream& out, const Program& program, const Node& node) {

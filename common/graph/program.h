@@ -38,7 +38,9 @@ struct Tensor {
 };
 
 // What each operator is told besides its operands. Operand order is documented at the registry (operators.h).
-struct EmbeddingAttributes {};
+struct EmbeddingAttributes {
+  kernels::TablePart part = {};
+};
 struct NormAttributes {
   kernels::NormKind kind = kernels::NormKind::rms;
   float epsilon = 1e-5f;
@@ -64,12 +66,29 @@ struct QuantisedAttributes {  // of operators that read a quantised matrix [outp
   std::int64_t outputs = 0, inputs = 0;
   kernels::ActivationKind activation = kernels::ActivationKind::none;  // of quantisedLinear
 };
+struct PartialCrossEntropyAttributes {
+  std::int64_t firstToken = 0;  // of the part of the vocabulary
+};
 struct CollectiveAttributes {
   std::int32_t bucket = 0;  // which part of the flat gradients
 };
+struct ExchangeAttributes {
+  std::vector<std::int64_t> rows;  // of each tensor rank
+  std::int32_t rank = 0;           // this one
+};
+struct MessageAttributes {
+  std::int32_t peer = 0;  // rank in the pipeline group
+  bool isForward = true;  // of the forward pass; else a gradient
+};
+// Attention over a row that is cut into pieces, of which each rank of the context group has two.
+struct RingAttributes {
+  AttentionAttributes attention;
+  std::int32_t rank = 0, ranks = 1;
+};
 using Attributes =
     std::variant<std::monostate, EmbeddingAttributes, NormAttributes, LinearAttributes, ActivationAttributes,
-                 RotaryAttributes, AttentionAttributes, QuantisedAttributes, CollectiveAttributes>;
+                 RotaryAttributes, AttentionAttributes, QuantisedAttributes, PartialCrossEntropyAttributes,
+                 CollectiveAttributes, ExchangeAttributes, MessageAttributes, RingAttributes>;
 
 enum class Operator : std::uint8_t {
   embedding,
@@ -91,8 +110,18 @@ enum class Operator : std::uint8_t {
   quantisedLinear,
   quantisedEmbedding,
   dequantise,
+  partialCrossEntropy,
+  mergeCrossEntropy,
+  partialCrossEntropyBackward,
   reduceScatter,  // starts the exchange of a bucket of gradients; the step waits for it before the update
+  gatherRows,     // every rank's rows on every rank: an all-gather
+  scatterRows,    // sums of every rank's rows, dealt out over the ranks: a reduce-scatter
+  send,
+  receive,
+  ringAttention,
+  ringAttentionBackward,
 };
+constexpr std::size_t operatorCount = static_cast<std::size_t>(Operator::ringAttentionBackward) + 1;
 
 struct Node {
   Operator op = Operator::add;

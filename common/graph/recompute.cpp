@@ -14,11 +14,12 @@ using kernels::ActivationKind;
 
 constexpr std::size_t nobody = static_cast<std::size_t>(-1);
 
-// The node whose copy of the forward pass ends with the loss; nobody in a program without a backward pass.
+// The node with which the forward pass ends; nobody in a program without a backward pass.
 std::size_t lossOf(const Program& program) {
   for (std::size_t index = 0; index < program.nodes().size(); ++index) {
     const Node& node = program.nodes()[index];
-    if (node.op == Operator::linearCrossEntropy && hasInput(node, 3)) return index;
+    const bool hasGradients = node.op != Operator::linearCrossEntropy || hasInput(node, 3);
+    if (endsForwardPass(node) && hasGradients) return index;
   }
   return nobody;
 }
@@ -59,13 +60,15 @@ class Recomputer {
   bool isForward(TensorId id) const { return producer_[at(id)] != nobody; }
   std::int32_t layerOf(TensorId id) const { return node(producer_[at(id)]).layer; }
 
-  // Selective: outputs of norms and activations go; matrix products, attention and statistics stay.
+  // Selective: outputs of norms and activations go, and what was gathered of them; matrix products, attention and
+  // statistics stay.
   std::vector<bool> keepAllButTheCheap() const {
     std::vector<bool> kept(source_.tensors().size(), true);
     for (std::size_t index = 0; index <= loss_; ++index) {
       const Node& made = node(index);
       if (made.op == Operator::norm) kept[at(made.outputs[1])] = false;
       if (made.op == Operator::activation) kept[at(made.outputs[0])] = false;
+      if (made.op == Operator::gatherRows) kept[at(made.outputs[0])] = false;
       if (made.op == Operator::linear && hasOutput(made, 0)) kept[at(made.outputs[1])] = false;
     }
     return kept;
@@ -163,7 +166,8 @@ Recompute parseRecompute(const std::string& text) {
 
 Program recompute(const Program& differentiated, Recompute policy) {
   const std::size_t loss = lossOf(differentiated);
-  if (policy == Recompute::nothing || loss == nobody) return differentiated;
+  const bool isForwardAlone = loss == nobody || loss + 1 == differentiated.nodes().size();
+  if (policy == Recompute::nothing || isForwardAlone) return differentiated;
   return Recomputer(differentiated, loss, policy).run();
 }
 

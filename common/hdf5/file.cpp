@@ -84,12 +84,21 @@ Handle createDataset(const Handle& file, const std::string& path, base::DType ty
   return dataset;
 }
 
+std::vector<detail::Box> boxesOf(const base::Shape& shape, const VirtualPiece& piece) {
+  if (piece.repeats == 1) return detail::boxesOfRange(shape, piece.targetBegin, piece.count);
+  TANDEM_ASSERT(shape.rank() == 2 && piece.stride == shape[1], "several runs are columns of a matrix");
+  return {{.start = {static_cast<hsize_t>(piece.targetBegin / shape[1]),
+                     static_cast<hsize_t>(piece.targetBegin % shape[1])},
+           .extent = {static_cast<hsize_t>(piece.repeats), static_cast<hsize_t>(piece.count)},
+           .count = piece.count * piece.repeats}};
+}
+
 void addPiece(const Handle& creation, const Handle& target, const base::Shape& shape, const VirtualPiece& piece,
               const std::string& place) {
   const auto sourceCount = static_cast<hsize_t>(piece.sourceCount);
   const Handle source(check(H5Screate_simple(1, &sourceCount, nullptr), internal, "cannot make a space"));
   std::int64_t done = 0;
-  for (const detail::Box& box : detail::boxesOfRange(shape, piece.targetBegin, piece.count)) {
+  for (const detail::Box& box : boxesOf(shape, piece)) {
     const auto begin = static_cast<hsize_t>(piece.sourceBegin + done);
     const auto count = static_cast<hsize_t>(box.count);
     check(H5Sselect_hyperslab(raw(source), H5S_SELECT_SET, &begin, nullptr, &count, nullptr), internal,

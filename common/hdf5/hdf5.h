@@ -44,7 +44,8 @@ class Handle {
 };
 
 // One source of a virtual dataset: `count` elements of dataset `path` in `file`, from element `sourceBegin` of that 1-D
-// dataset, become the elements from `targetBegin` on of the flattened virtual dataset.
+// dataset, become the elements from `targetBegin` on of the flattened virtual dataset; and with repeats > 1 as many
+// such runs, one after the other in the source, become columns of a matrix, whose width is the stride.
 struct VirtualPiece {
   std::string file;  // relative to the folder of the virtual dataset's file
   std::string path;
@@ -52,6 +53,8 @@ struct VirtualPiece {
   std::int64_t sourceBegin = 0;
   std::int64_t targetBegin = 0;
   std::int64_t count = 0;
+  std::int64_t repeats = 1;
+  std::int64_t stride = 0;
 };
 
 // Whether a dataset that is opened may be virtual: put together from datasets of other files. A missing or foreign

@@ -1,18 +1,84 @@
 #include "common/optim/gradient_exchange.h"
 
+#include <algorithm>
+
 namespace tandem::optim {
 
-GradientExchange::GradientExchange(runtime::ParameterStore& parameters, comm::Communicator& communicator)
-    : parameters_(parameters), communicator_(communicator) {}
+GradientExchange::GradientExchange(runtime::ParameterStore& parameters, comm::Communicator& replicas,
+                                   comm::Communicator* tensor, StageShared stages)
+    : parameters_(parameters), replicas_(replicas) {
+  if (tensor != nullptr && tensor->size() > 1) findSharedRuns(*tensor);
+  for (const std::string& name : stages.parameters) {
+    const std::int64_t index = parameters.layout().indexOf(name);
+    if (index < 0) continue;
+    const sharding::FlatParameter& parameter = parameters.layout().parameters()[static_cast<std::size_t>(index)];
+    sharedByStages_.push_back({.flatOffset = parameter.offset,
+                               .count = parameter.count,
+                               .bucket = parameter.bucket,
+                               .holders = stages.holders});
+  }
+}
+
+// A range is held by one tensor rank, by all, or by some neighbours; the latter are the same for all ranges of a rank.
+void GradientExchange::findSharedRuns(comm::Communicator& tensor) {
+  int firstHolder = tensor.rank();
+  for (const sharding::FlatParameter& parameter : parameters_.layout().parameters()) {
+    for (const sharding::Part::Held& held : parameter.part.held()) {
+      if (held.holders > 1 && held.holders < tensor.size()) firstHolder = held.firstHolder;
+    }
+  }
+  someHolders_ = tensor.split(firstHolder, tensor.rank());
+  for (const sharding::FlatParameter& parameter : parameters_.layout().parameters()) {
+    for (const sharding::Part::Held& held : parameter.part.held()) {
+      if (held.holders == 1) continue;
+      shared_.push_back({.flatOffset = parameter.offset + held.elements.begin,
+                         .count = held.elements.count,
+                         .bucket = parameter.bucket,
+                         .holders = held.holders == tensor.size() ? &tensor : someHolders_.get()});
+    }
+  }
+}
+
+void GradientExchange::addUpOverHolders(std::int32_t bucket) {
+  std::vector<std::unique_ptr<comm::Request>> requests;
+  for (const SharedRun& run : shared_) {
+    if (run.bucket != bucket) continue;
+    requests.push_back(
+        run.holders->startAllReduce({parameters_.gradients() + run.flatOffset, base::DType::f32, run.count}));
+  }
+  for (const auto& request : requests) request->wait();
+}
 
 void GradientExchange::reduceScatter(std::int32_t bucket) {
-  if (communicator_.size() == 1) return;
+  addUpOverHolders(bucket);
+  const bool waits = std::ranges::any_of(sharedByStages_, [&](const SharedRun& run) { return run.bucket == bucket; });
+  if (waits) {
+    waitingForStages_.push_back(bucket);
+  } else {
+    start(bucket);
+  }
+}
+
+void GradientExchange::addUpOverStages() {
+  for (const SharedRun& run : sharedByStages_) {
+    run.holders->allReduce({parameters_.gradients() + run.flatOffset, base::DType::f32, run.count});
+  }
+  for (const std::int32_t bucket : waitingForStages_) start(bucket);
+  waitingForStages_.clear();
+}
+
+void GradientExchange::start(std::int32_t bucket) {
   const sharding::FlatLayout& layout = parameters_.layout();
+  if (replicas_.size() == 1 || layout.bucketCount(bucket) == 0) return;
   float* const begin = parameters_.gradients() + layout.bucketBegin(bucket);
-  float* const own = parameters_.gradients() + layout.pieceBegin(bucket, communicator_.rank());
-  const std::int64_t ownCount = layout.pieceCounts(bucket)[static_cast<std::size_t>(communicator_.rank())];
-  underWay_.push_back(communicator_.startReduceScatter({begin, base::DType::f32, layout.bucketCount(bucket)},
-                                                       {own, base::DType::f32, ownCount}, layout.pieceCounts(bucket)));
+  if (layout.ranks() == 1) {  // every replica updates all parameters
+    underWay_.push_back(replicas_.startAllReduce({begin, base::DType::f32, layout.bucketCount(bucket)}));
+    return;
+  }
+  float* const own = parameters_.gradients() + layout.pieceBegin(bucket, replicas_.rank());
+  const std::int64_t ownCount = layout.pieceCounts(bucket)[static_cast<std::size_t>(replicas_.rank())];
+  underWay_.push_back(replicas_.startReduceScatter({begin, base::DType::f32, layout.bucketCount(bucket)},
+                                                   {own, base::DType::f32, ownCount}, layout.pieceCounts(bucket)));
 }
 
 void GradientExchange::progress() {
@@ -20,6 +86,7 @@ void GradientExchange::progress() {
 }
 
 void GradientExchange::finish() {
+  addUpOverStages();
   for (; firstOpen_ < underWay_.size(); ++firstOpen_) underWay_[firstOpen_]->wait();
   underWay_.clear();
   firstOpen_ = 0;

@@ -1,8 +1,13 @@
 #pragma once
 // The exchange of gradients during the backward pass: each bucket is reduce-scattered as soon as it is complete, in
-// place, so that afterwards a rank's own pieces of the flat gradients hold the sum over all ranks.
+// place, so that afterwards a rank's own pieces of the flat gradients hold the sum over all ranks. Where the layout is
+// of one rank though there are several replicas (ZeRO stage 0), all get all sums.
+//
+// What several tensor ranks hold (norms, shared key-value heads) is first added up over its holders. What two pipeline
+// stages hold (a tied embedding) is added up at the end, when both have done their work.
 
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "common/comm/communicator.h"
@@ -11,9 +16,18 @@
 
 namespace tandem::optim {
 
+// Parameters that other pipeline stages hold too, and the ranks that do.
+struct StageShared {
+  std::vector<std::string> parameters;
+  comm::Communicator* holders = nullptr;
+};
+
 class GradientExchange : public runtime::Collectives {
  public:
-  GradientExchange(runtime::ParameterStore& parameters, comm::Communicator& communicator);
+  // `replicas` are the ranks that hold the same parameters, `tensor` those that split them; none where nobody does.
+  // Collective over both.
+  GradientExchange(runtime::ParameterStore& parameters, comm::Communicator& replicas,
+                   comm::Communicator* tensor = nullptr, StageShared stages = {});
 
   void reduceScatter(std::int32_t bucket) override;
   void progress() override;
@@ -21,8 +35,23 @@ class GradientExchange : public runtime::Collectives {
   void finish();
 
  private:
+  struct SharedRun {
+    std::int64_t flatOffset = 0, count = 0;
+    std::int32_t bucket = 0;
+    comm::Communicator* holders = nullptr;
+  };
+
+  void findSharedRuns(comm::Communicator& tensor);
+  void addUpOverHolders(std::int32_t bucket);
+  void addUpOverStages();
+  void start(std::int32_t bucket);
+
   runtime::ParameterStore& parameters_;
-  comm::Communicator& communicator_;
+  comm::Communicator& replicas_;
+  std::unique_ptr<comm::Communicator> someHolders_;  // the tensor ranks that share this one's key-value heads
+  std::vector<SharedRun> shared_;
+  std::vector<SharedRun> sharedByStages_;
+  std::vector<std::int32_t> waitingForStages_;  // buckets
   std::vector<std::unique_ptr<comm::Request>> underWay_;
   std::size_t firstOpen_ = 0;  // requests before it are complete
 };

@@ -45,14 +45,19 @@ Optimizer::Optimizer(const OptimizerOptions& options, std::vector<ParameterTrait
       exchange_(exchange),
       backend_(backend),
       stream_(stream),
-      runs_(parameters.layout().ownedRuns(communicator.rank())) {
+      sharer_(parameters.layout().ranks() == 1 ? 0 : exchange.rank()),
+      runs_(parameters.layout().ownedRuns(sharer_)) {
+  TANDEM_ASSERT(parameters.layout().ranks() == 1 || parameters.layout().ranks() == exchange.size(),
+                "states are shared out over all replicas or none");
+  // Where every replica has all, the first speaks for them.
+  if (sharer_ == exchange.rank()) counted_ = parameters.layout().countedRuns(sharer_);
   TANDEM_ASSERT(traits_.size() == parameters.layout().parameters().size(), "traits for every parameter");
   const bool usesMuon = std::any_of(traits_.begin(), traits_.end(), [](const auto& each) { return each.usesMuon; });
   if (usesMuon && options.states != base::DType::f32) {  // on every rank, whatever it owns
     throw base::Error(base::ErrorKind::usage,
                       "--optimizer-states bf16 is for --optimizer adamw: Muon's momentum stays in fp32");
   }
-  const std::int64_t shard = parameters.layout().shardCount(communicator.rank());
+  const std::int64_t shard = parameters.layout().shardCount(sharer_);
   auto zeros = [&](std::int64_t count, base::DType type = base::DType::f32) {
     auto memory = std::make_unique<runtime::DeviceMemory>(backend, count * base::byteSize(type));
     backend.run(kernels::Fill{.target = TensorView(memory->data(), type, {count}), .value = 0}, stream);
@@ -66,16 +71,17 @@ Optimizer::Optimizer(const OptimizerOptions& options, std::vector<ParameterTrait
     if (traits_[static_cast<std::size_t>(run.parameter)].usesMuon) largest = std::max(largest, run.count);
   }
   if (largest > 0) muonScratch_ = zeros(2 * largest);
-  squares_ = std::make_unique<runtime::DeviceMemory>(backend, std::ssize(runs_) * base::byteSize(base::DType::f64));
+  squares_ = std::make_unique<runtime::DeviceMemory>(backend, std::ssize(counted_) * base::byteSize(base::DType::f64));
 }
 
 double Optimizer::gradientNorm() {
-  std::vector<double> squares(runs_.size());
-  for (std::size_t i = 0; i < runs_.size(); ++i) {
+  std::vector<double> squares(counted_.size());
+  for (std::size_t i = 0; i < counted_.size(); ++i) {
     const TensorView result(squares_->data() + i * sizeof(double), base::DType::f64, {1});
-    backend_.run(kernels::SquaredNorm{.input = flat(parameters_.gradients() + runs_[i].flatOffset, runs_[i].count),
-                                      .result = result},
-                 stream_);
+    backend_.run(
+        kernels::SquaredNorm{.input = flat(parameters_.gradients() + counted_[i].flatOffset, counted_[i].count),
+                             .result = result},
+        stream_);
   }
   backend_.copyToHost(squares.data(), squares_->data(), std::ssize(squares) * base::byteSize(base::DType::f64),
                       stream_);
@@ -94,20 +100,41 @@ TensorView Optimizer::lowWeight(const sharding::OwnedRun& run) const {
   return TensorView(parameters_.weightAt(run.flatOffset), parameters_.storage(), {run.count});
 }
 
+// A run cut where it skips elements of the logical parameter, each piece with its first one's place in that: ranks that
+// hold the same elements, at other places of what they hold, then round them alike. Columns, which no two ranks share,
+// keep the places that they have here.
+std::vector<std::pair<sharding::OwnedRun, std::int64_t>> Optimizer::piecesOf(const sharding::OwnedRun& run) const {
+  const sharding::Part& part = parameters_.layout().parameters()[static_cast<std::size_t>(run.parameter)].part;
+  if (part.axis() != 0) return {{run, run.begin}};
+  std::vector<std::pair<sharding::OwnedRun, std::int64_t>> pieces;
+  for (const sharding::Strip& strip : part.strips(run.begin, run.count)) {
+    sharding::OwnedRun piece = run;
+    const std::int64_t skipped = strip.partBegin - run.begin;
+    piece.begin += skipped;
+    piece.flatOffset += skipped;
+    piece.shardOffset += skipped;
+    piece.count = strip.count;
+    pieces.emplace_back(piece, strip.wholeBegin);
+  }
+  return pieces;
+}
+
 void Optimizer::update(double learningRate, double gradientScale, std::int64_t step) {
   for (const sharding::OwnedRun& run : runs_) {
     const ParameterTraits& traits = traits_[static_cast<std::size_t>(run.parameter)];
     if (traits.usesMuon) {
       updateMuon(run, traits, learningRate, gradientScale);
     } else {
-      updateAdamW(run, traits, learningRate, gradientScale, step);
+      for (const auto& [piece, firstElement] : piecesOf(run)) {
+        updateAdamW(piece, firstElement, traits, learningRate, gradientScale, step);
+      }
     }
   }
   stream_.synchronize();
 }
 
-void Optimizer::updateAdamW(const sharding::OwnedRun& run, const ParameterTraits& traits, double learningRate,
-                            double gradientScale, std::int64_t step) {
+void Optimizer::updateAdamW(const sharding::OwnedRun& run, std::int64_t firstElement, const ParameterTraits& traits,
+                            double learningRate, double gradientScale, std::int64_t step) {
   auto shard = [&](const auto& memory) {
     return TensorView(memory->data() + run.shardOffset * base::byteSize(options_.states), options_.states, {run.count});
   };
@@ -126,7 +153,7 @@ void Optimizer::updateAdamW(const sharding::OwnedRun& run, const ParameterTraits
                               .step = step,
                               .rounding = {.key = roundingKey(options_.seed, step),
                                            .stream = base::purposeOf(name),
-                                           .firstElement = run.begin}},
+                                           .firstElement = firstElement}},
                stream_);
 }
 
@@ -176,13 +203,13 @@ void Optimizer::publishMasters() {
 }
 
 void Optimizer::gatherWeights() {
-  if (communicator_.size() == 1) return;
   const sharding::FlatLayout& layout = parameters_.layout();
+  if (layout.ranks() == 1) return;
   std::vector<std::unique_ptr<comm::Request>> requests;
   for (int bucket = 0; bucket < layout.buckets(); ++bucket) {
-    const std::int64_t own = layout.pieceCounts(bucket)[static_cast<std::size_t>(communicator_.rank())];
+    const std::int64_t own = layout.pieceCounts(bucket)[static_cast<std::size_t>(exchange_.rank())];
     requests.push_back(exchange_.startAllGather(
-        {parameters_.weightAt(layout.pieceBegin(bucket, communicator_.rank())), parameters_.storage(), own},
+        {parameters_.weightAt(layout.pieceBegin(bucket, exchange_.rank())), parameters_.storage(), own},
         {parameters_.weightAt(layout.bucketBegin(bucket)), parameters_.storage(), layout.bucketCount(bucket)},
         layout.pieceCounts(bucket)));
   }

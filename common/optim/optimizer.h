@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "common/comm/communicator.h"
@@ -45,8 +46,10 @@ struct ParameterTraits {
 
 class Optimizer {
  public:
-  // `traits` by parameter of the layout, none of which may use Muon with moments in bfloat16 (kind usage); `exchange`
-  // is the same group of ranks as `communicator`, for memory of the device.
+  // `traits` by parameter of the layout, none of which may use Muon with moments in bfloat16 (kind usage);
+  // `communicator` are all ranks of the run, `exchange` those that hold the same parameters as this one, for memory of
+  // the device. They share out the states where the layout is of as many ranks; where it is of one, each has and
+  // updates all.
   Optimizer(const OptimizerOptions& options, std::vector<ParameterTraits> traits, runtime::ParameterStore& parameters,
             comm::Communicator& communicator, comm::Communicator& exchange, kernels::Backend& backend,
             kernels::Stream& stream);
@@ -76,10 +79,13 @@ class Optimizer {
   // The float32 master weights of an owned run, contiguous, in the device's memory.
   float* master(const sharding::OwnedRun& run) const;
   const std::vector<sharding::OwnedRun>& ownedRuns() const { return runs_; }
+  // Those of them that no other rank speaks for (FlatLayout::countedRuns).
+  const std::vector<sharding::OwnedRun>& countedRuns() const { return counted_; }
 
  private:
-  void updateAdamW(const sharding::OwnedRun& run, const ParameterTraits& traits, double learningRate,
-                   double gradientScale, std::int64_t step);
+  std::vector<std::pair<sharding::OwnedRun, std::int64_t>> piecesOf(const sharding::OwnedRun& run) const;
+  void updateAdamW(const sharding::OwnedRun& run, std::int64_t firstElement, const ParameterTraits& traits,
+                   double learningRate, double gradientScale, std::int64_t step);
   void updateMuon(const sharding::OwnedRun& run, const ParameterTraits& traits, double learningRate,
                   double gradientScale);
   kernels::TensorView lowWeight(const sharding::OwnedRun& run) const;
@@ -91,12 +97,13 @@ class Optimizer {
   comm::Communicator& exchange_;
   kernels::Backend& backend_;
   kernels::Stream& stream_;
-  std::vector<sharding::OwnedRun> runs_;
+  int sharer_ = 0;  // this rank in the layout
+  std::vector<sharding::OwnedRun> runs_, counted_;
   std::unique_ptr<runtime::DeviceMemory> firstMoment_;
   std::unique_ptr<runtime::DeviceMemory> secondMoment_;
   std::unique_ptr<runtime::DeviceMemory> master_;       // none when the weights themselves are float32
   std::unique_ptr<runtime::DeviceMemory> muonScratch_;  // two matrices: the direction, and it orthogonalised
-  std::unique_ptr<runtime::DeviceMemory> squares_;      // of the gradients of each run, float64
+  std::unique_ptr<runtime::DeviceMemory> squares_;      // of the gradients of each counted run, float64
 };
 
 }  // namespace tandem::optim

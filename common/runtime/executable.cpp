@@ -20,6 +20,10 @@ bool livesWithExecutable(const graph::Tensor& tensor) {
   return tensor.role == Role::input || tensor.role == Role::output;
 }
 
+bool isExchange(const graph::Node& node) {
+  return node.op == graph::Operator::reduceScatter || graph::exchangesActivations(node.op);
+}
+
 }  // namespace
 
 DeviceMemory::DeviceMemory(kernels::Backend& backend, std::int64_t bytes)
@@ -38,7 +42,7 @@ void Arena::reserve(std::int64_t bytes) {
 std::string Profile::text() const {
   std::vector<std::size_t> order;
   double total = 0;
-  for (std::size_t op = 0; op < operators; ++op) {
+  for (std::size_t op = 0; op < entries.size(); ++op) {
     if (entries[op].calls > 0) order.push_back(op);
     total += entries[op].seconds;
   }
@@ -61,6 +65,9 @@ Executable::Executable(graph::Program program, kernels::Backend& backend, kernel
       stream_(stream),
       arena_(std::move(arena)) {
   graph::check(program_);
+  const auto end = std::ranges::find_if(program_.nodes(), graph::endsForwardPass);
+  forwardNodes_ = static_cast<std::size_t>(end - program_.nodes().begin());
+  if (end != program_.nodes().end()) ++forwardNodes_;
   arena_->reserve(plan_.arenaBytes);
   std::int64_t bytes = 0;
   for (const graph::Tensor& tensor : program_.tensors()) {
@@ -147,7 +154,7 @@ std::vector<Executable::Piece> Executable::record(bool firstMicroBatch) {
   std::vector<Piece> pieces;
   for (std::size_t begin = 0; begin < nodes.size();) {
     std::size_t end = begin;
-    while (end < nodes.size() && nodes[end].op != graph::Operator::reduceScatter) ++end;
+    while (end < nodes.size() && !isExchange(nodes[end])) ++end;
     if (end > begin) {
       auto recording = backend_.record(stream_, [&] {
         for (std::size_t i = begin; i < end; ++i) runOne(nodes[i], firstMicroBatch, nullptr);
@@ -189,8 +196,21 @@ void Executable::replay(bool firstMicroBatch, Collectives* collectives) {
 }
 
 void Executable::run(bool firstMicroBatch, Collectives* collectives) {
+  runNodes(0, program_.nodes().size(), firstMicroBatch, collectives);
+}
+
+void Executable::runForward(bool firstMicroBatch, Collectives* collectives) {
+  runNodes(0, forwardNodes_, firstMicroBatch, collectives);
+}
+
+void Executable::runBackward(bool firstMicroBatch, Collectives* collectives) {
+  runNodes(forwardNodes_, program_.nodes().size(), firstMicroBatch, collectives);
+}
+
+void Executable::runNodes(std::size_t begin, std::size_t end, bool firstMicroBatch, Collectives* collectives) {
   if (placedAt_ != arena_->data()) placeActivations();
-  for (const graph::Node& node : program_.nodes()) {
+  for (std::size_t index = begin; index < end; ++index) {
+    const graph::Node& node = program_.nodes()[index];
     if (profile_ == nullptr) {
       runOne(node, firstMicroBatch, collectives);
       continue;
@@ -206,8 +226,11 @@ void Executable::run(bool firstMicroBatch, Collectives* collectives) {
 
 void Executable::runOne(const graph::Node& node, bool firstMicroBatch, Collectives* collectives) {
   if (node.op == graph::Operator::reduceScatter) {
-    TANDEM_ASSERT(collectives != nullptr, "a program with exchanges was run without collectives");
-    collectives->reduceScatter(std::get<graph::CollectiveAttributes>(node.attributes).bucket);
+    if (collectives != nullptr)
+      collectives->reduceScatter(std::get<graph::CollectiveAttributes>(node.attributes).bucket);
+  } else if (graph::exchangesActivations(node.op)) {
+    TANDEM_ASSERT(exchange_ != nullptr, "a program of one rank of several was run without exchanges");
+    exchange_->run(node, views_, backend_, stream_);
   } else {
     graph::runNode(program_, node, views_, firstMicroBatch, backend_, stream_);
     if (collectives != nullptr) collectives->progress();

@@ -8,6 +8,7 @@
 
 #include "common/graph/passes.h"
 #include "common/graph/program.h"
+#include "common/runtime/activation_exchange.h"
 #include "kernels/backend.h"
 
 namespace tandem::runtime {
@@ -56,8 +57,7 @@ struct Profile {
     double seconds = 0;
     std::int64_t calls = 0;
   };
-  static constexpr std::size_t operators = static_cast<std::size_t>(graph::Operator::reduceScatter) + 1;
-  std::array<Entry, operators> entries{};
+  std::array<Entry, graph::operatorCount> entries{};
   // A table, the most expensive operator first.
   std::string text() const;
 };
@@ -78,8 +78,11 @@ class Executable {
   void* outputMemory(const std::string& tensor) const;
 
   // Runs all nodes. In the first micro batch of a step gradients are overwritten, in the later ones added to.
-  // Every bound tensor must have been bound. `collectives` may be null when the program has no such node.
+  // Every bound tensor must have been bound. Without `collectives` buckets of gradients are not exchanged.
   void run(bool firstMicroBatch = true, Collectives* collectives = nullptr);
+  // The same in two parts: up to the loss (or to what is sent to the next stage), and the rest.
+  void runForward(bool firstMicroBatch, Collectives* collectives);
+  void runBackward(bool firstMicroBatch, Collectives* collectives);
 
   // As run(), from the third time on by recordings where the backend has them: one for the nodes up to each exchange,
   // which the host starts itself. For programs that run many times with the same memory, as in decoding and training.
@@ -88,6 +91,9 @@ class Executable {
   std::size_t recordings(bool firstMicroBatch = true) const {
     return (firstMicroBatch ? first_ : later_).pieces.size();
   }
+
+  // For programs of one rank of several: what carries out their exchanges of activations.
+  void exchangeThrough(ActivationExchange* exchange) { exchange_ = exchange; }
 
   void profileInto(Profile* profile) { profile_ = profile; }
   const graph::Program& program() const { return program_; }
@@ -110,16 +116,19 @@ class Executable {
   void forgetRecordings();
   std::vector<Piece> record(bool firstMicroBatch);
   void exchangeBetween(std::size_t begin, std::size_t end, Collectives* collectives);
+  void runNodes(std::size_t begin, std::size_t end, bool firstMicroBatch, Collectives* collectives);
   void runOne(const graph::Node& node, bool firstMicroBatch, Collectives* collectives);
 
   graph::Program program_;
   graph::MemoryPlan plan_;
+  std::size_t forwardNodes_ = 0;
   kernels::Backend& backend_;
   kernels::Stream& stream_;
   std::shared_ptr<Arena> arena_;
   const std::byte* placedAt_ = nullptr;  // where the arena lay when the views were made
   std::unique_ptr<DeviceMemory> inputsAndOutputs_;
   std::vector<kernels::TensorView> views_;  // by TensorId
+  ActivationExchange* exchange_ = nullptr;
   Profile* profile_ = nullptr;
   Recorded first_, later_;
 };

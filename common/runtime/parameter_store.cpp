@@ -38,10 +38,14 @@ sharding::FlatLayout layoutOf(std::span<const sharding::FlatLayout::Named> param
   return sharding::FlatLayout(parameters, ranks, ownership, bucketElements);
 }
 
-sharding::FlatLayout layoutOf(const graph::Program& program, int ranks, sharding::FlatLayout::Ownership ownership) {
+sharding::FlatLayout layoutOf(const graph::Program& program, int ranks, sharding::FlatLayout::Ownership ownership,
+                              const std::map<std::string, sharding::Part>& parts) {
   std::vector<sharding::FlatLayout::Named> parameters;
   for (const graph::TensorId id : program.ofRole(graph::Role::parameter)) {
-    parameters.push_back({program.tensor(id).name, program.tensor(id).shape});
+    const graph::Tensor& tensor = program.tensor(id);
+    parameters.push_back({tensor.name, tensor.shape});
+    const auto part = parts.find(tensor.name);
+    if (part != parts.end()) parameters.back().part = part->second;
   }
   return layoutOf(parameters, ranks, ownership);
 }

@@ -1,7 +1,9 @@
 #pragma once
 // The parameters of a model on one rank: flat weights that programs compute with, and flat gradients.
 
+#include <map>
 #include <memory>
+#include <string>
 
 #include "common/base/dtype.h"
 #include "common/runtime/executable.h"
@@ -44,9 +46,11 @@ class ParameterStore {
   std::shared_ptr<const QuantisedStore> matrices_;
 };
 
-// The layout of parameters, and of all those of a program.
+// The layout of parameters over `ranks` that hold the same, and of all those of a program; `parts` says what is held here
+// of each of them, all of it where nothing is said.
 sharding::FlatLayout layoutOf(std::span<const sharding::FlatLayout::Named> parameters, int ranks,
                               sharding::FlatLayout::Ownership ownership);
-sharding::FlatLayout layoutOf(const graph::Program& program, int ranks, sharding::FlatLayout::Ownership ownership);
+sharding::FlatLayout layoutOf(const graph::Program& program, int ranks, sharding::FlatLayout::Ownership ownership,
+                              const std::map<std::string, sharding::Part>& parts = {});
 
 }  // namespace tandem::runtime

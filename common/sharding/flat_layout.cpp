@@ -26,15 +26,25 @@ FlatLayout::FlatLayout(std::span<const Named> parameters, int ranks, Ownership o
 
 void FlatLayout::place(std::span<const Named> parameters, std::int64_t bucketElements) {
   bucketBegins_ = {0};
+  // By the sizes of the logical parameters, so that all ranks that split them cut at the same ones.
+  std::int64_t filled = 0;
   for (const Named& named : parameters) {
     const auto bucket = static_cast<std::int32_t>(bucketBegins_.size() - 1);
     const std::int64_t count = named.shape.count();
-    parameters_.push_back(
-        {.name = named.name, .shape = named.shape, .offset = count_, .count = count, .bucket = bucket});
+    parameters_.push_back({.name = named.name,
+                           .shape = named.shape,
+                           .offset = count_,
+                           .count = count,
+                           .bucket = bucket,
+                           .part = named.part ? *named.part : Part(named.shape)});
+    TANDEM_ASSERT(parameters_.back().part.shape() == named.shape, "a parameter is not what its layout says");
     count_ += roundUp(count);
-    if (count_ - bucketBegins_.back() >= bucketElements) bucketBegins_.push_back(count_);
+    filled += roundUp(parameters_.back().part.whole().count());
+    if (filled < bucketElements) continue;
+    bucketBegins_.push_back(count_);
+    filled = 0;
   }
-  if (bucketBegins_.back() != count_ || bucketBegins_.size() == 1) bucketBegins_.push_back(count_);
+  if (filled > 0 || bucketBegins_.size() == 1) bucketBegins_.push_back(count_);
 }
 
 void FlatLayout::cutAnywhere() {
@@ -96,6 +106,26 @@ std::vector<OwnedRun> FlatLayout::ownedRuns(int rank) const {
                     .shardOffset = pieceShardOffset(parameter.bucket, rank) + begin - pieceStart});
   }
   return runs;
+}
+
+std::vector<OwnedRun> FlatLayout::countedRuns(int rank) const {
+  std::vector<OwnedRun> counted;
+  for (const OwnedRun& run : ownedRuns(rank)) {
+    const Part& part = parameters_[static_cast<std::size_t>(run.parameter)].part;
+    if (part.isCopy()) continue;
+    for (const Part::Held& held : part.held()) {
+      if (held.firstHolder != part.rank()) continue;
+      const std::int64_t begin = std::max(run.begin, held.elements.begin);
+      const std::int64_t end = std::min(run.begin + run.count, held.elements.end());
+      if (begin >= end) continue;
+      counted.push_back({.parameter = run.parameter,
+                         .begin = begin,
+                         .count = end - begin,
+                         .flatOffset = run.flatOffset + begin - run.begin,
+                         .shardOffset = run.shardOffset + begin - run.begin});
+    }
+  }
+  return counted;
 }
 
 }  // namespace tandem::sharding

@@ -1,6 +1,9 @@
 #pragma once
 // Where each parameter lies in one flat buffer, and which rank owns which part of it (ZeRO stage 1).
 //
+// The parameters are those of one rank of the tensor and pipeline axes, as it holds them (layout.h); the ranks here are
+// its replicas.
+//
 // Gradients, weights and optimizer states of all parameters are flat buffers with the same layout. The buffer is cut
 // into buckets, each a run of whole parameters whose gradients are complete at about the same moment of the backward
 // pass; a bucket is reduce-scattered as soon as its last gradient is written, while the backward pass goes on. Inside a
@@ -8,20 +11,23 @@
 // it hold optimizer states.
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "common/base/shape.h"
+#include "common/sharding/layout.h"
 
 namespace tandem::sharding {
 
 struct FlatParameter {
   std::string name;
-  base::Shape shape;
+  base::Shape shape;        // as it is held here
   std::int64_t offset = 0;  // in elements, in the flat buffer; a multiple of 16, so that every parameter is aligned
   std::int64_t count = 0;
   std::int32_t bucket = 0;
+  Part part = {};  // what is held here of the logical parameter
 };
 
 // A run of elements of one parameter that a rank owns.
@@ -38,6 +44,7 @@ class FlatLayout {
   struct Named {
     std::string name;
     base::Shape shape;
+    std::optional<Part> part = {};  // none: it is held whole
   };
   enum class Ownership {
     anywhere,         // pieces of equal size, wherever they cut
@@ -64,6 +71,9 @@ class FlatLayout {
   std::int64_t shardCount(int rank) const;
   // What rank r owns, parameter by parameter, padding left out.
   std::vector<OwnedRun> ownedRuns(int rank) const;
+  // The same without what other tensor ranks or pipeline stages hold too and speak for: over all ranks of a grid, every
+  // element of every logical parameter once.
+  std::vector<OwnedRun> countedRuns(int rank) const;
 
  private:
   void place(std::span<const Named> parameters, std::int64_t bucketElements);

@@ -179,6 +179,7 @@ GridGroups::GridGroups(comm::Communicator& world, const Grid& grid)
   others = own_;
   others.pipeline = 0;
   pipeline_ = group(grid.pipeline, others);
+  if (grid.pipeline > 1) pipelineBack_ = world_.split(rankAt(grid_, others), world_.rank());
   others = own_;
   others.data = others.context = 0;
   replicas_ = group(grid.replicas(), others);

@@ -30,6 +30,8 @@ struct Grid {
   int ranks() const { return pipeline * data * context * tensor; }
   // Ranks that hold the same parameters.
   int replicas() const { return data * context; }
+  // Over how many of these the optimizer's states are shared out.
+  int sharers() const { return zero == 0 ? 1 : replicas(); }
   // "dp=2,tp=2,pp=1,cp=1,zero=1", as parseGrid reads it.
   std::string text() const;
   bool operator==(const Grid&) const = default;
@@ -75,6 +77,8 @@ class GridGroups {
   comm::Communicator& tensor() { return tensor_ ? *tensor_ : world_; }
   comm::Communicator& context() { return context_ ? *context_ : world_; }
   comm::Communicator& pipeline() { return pipeline_ ? *pipeline_ : world_; }
+  // The same once more, for messages to earlier stages: those to later ones may be waiting for their receivers.
+  comm::Communicator& pipelineBack() { return pipelineBack_ ? *pipelineBack_ : world_; }
   comm::Communicator& replicas() { return replicas_ ? *replicas_ : world_; }
 
  private:
@@ -82,7 +86,7 @@ class GridGroups {
   Grid grid_;
   Coordinates own_;
   // None where the group is the world.
-  std::unique_ptr<comm::Communicator> tensor_, context_, pipeline_, replicas_;
+  std::unique_ptr<comm::Communicator> tensor_, context_, pipeline_, pipelineBack_, replicas_;
 };
 
 // A table of which rank, on which host, has which coordinates. Collective.

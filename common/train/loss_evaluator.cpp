@@ -1,9 +1,11 @@
 #include "common/train/loss_evaluator.h"
 
+#include <algorithm>
 #include <limits>
 #include <numbers>
 
 #include "common/base/error.h"
+#include "common/train/context_batch.h"
 
 namespace tandem::train {
 namespace {
@@ -24,14 +26,23 @@ struct ExactSum {
   double value() const { return static_cast<double>(whole) + static_cast<double>(fraction) * 0x1p-32; }
 };
 
+graph::Program evaluationProgram(const model::Configuration& configuration, std::int64_t rows,
+                                 std::int64_t sequenceLength, base::DType storage, const RankGroups* groups) {
+  if (groups == nullptr) return lossProgram(configuration, rows, sequenceLength, storage);
+  return graph::fuse(lossPart(configuration, rows, sequenceLength, storage, groups->grid(), groups->own()).program);
+}
+
 }  // namespace
 
 LossEvaluator::LossEvaluator(const model::Configuration& configuration, const runtime::ParameterStore& parameters,
-                             std::int64_t rows, std::int64_t sequenceLength, const Device& device)
+                             std::int64_t rows, std::int64_t sequenceLength, const Device& device, RankGroups* groups)
     : rows_(rows),
       sequenceLength_(sequenceLength),
-      executable_(parameters.prepared(lossProgram(configuration, rows, sequenceLength, parameters.storage())),
-                  device.backend, device.stream, device.arena) {
+      groups_(groups),
+      executable_(
+          parameters.prepared(evaluationProgram(configuration, rows, sequenceLength, parameters.storage(), groups)),
+          device.backend, device.stream, device.arena) {
+  if (groups != nullptr) executable_.exchangeThrough(&activations_.emplace(groups->device()));
   parameters.bindTo(executable_);
 }
 
@@ -45,17 +56,26 @@ EvaluationResult LossEvaluator::evaluate(const data::Dataset& dataset, bool cros
                                                     std::to_string(byteLengths.size()) + "; encode the text again");
   }
   const std::int64_t maxWindows = maxTokens > 0 ? (maxTokens + sequenceLength_ - 1) / sequenceLength_ : -1;
-  data::EvaluationStream stream(
-      dataset, sequenceLength_, crossDocuments,
-      {.rows = rows_, .rank = communicator.rank(), .ranks = communicator.size(), .maxWindows = maxWindows});
-  std::vector<float> losses(static_cast<std::size_t>(rows_ * sequenceLength_));
+  data::EvaluationStream stream(dataset, sequenceLength_, crossDocuments,
+                                {.rows = rows_,
+                                 .rank = groups_ != nullptr ? groups_->own().data : communicator.rank(),
+                                 .ranks = groups_ != nullptr ? groups_->grid().data : communicator.size(),
+                                 .maxWindows = maxWindows});
+  const std::int64_t contextRanks = groups_ != nullptr ? groups_->grid().context : 1;
+  std::vector<float> losses(static_cast<std::size_t>(rows_ * sequenceLength_ / contextRanks));
   ExactSum sum;
   std::int64_t targets = 0, targetBytes = 0;
   bool finite = true;
   for (std::int64_t number = 0; number < stream.batchCount(); ++number) {
-    const data::Batch batch = stream.next();
+    data::Batch batch = stream.next();
+    if (groups_ != nullptr && groups_->grid().context > 1) {
+      batch = contextBatch(batch, rows_, groups_->grid(), groups_->own());
+    }
     setBatchInputs(executable_, batch, 0);
+    if (activations_) activations_->waitForSends();
     executable_.run();
+    targets += batch.targetCount;
+    if (!executable_.has("losses")) continue;
     executable_.readOutput("losses", losses.data());
     for (std::size_t i = 0; i < losses.size(); ++i) {
       const std::int32_t target = batch.targets[i];
@@ -67,9 +87,10 @@ EvaluationResult LossEvaluator::evaluate(const data::Dataset& dataset, bool cros
       sum.add(static_cast<double>(losses[i]));
       targetBytes += byteLengths[static_cast<std::size_t>(target)];
     }
-    targets += batch.targetCount;
   }
+  if (activations_) activations_->waitForSends();
   std::int64_t sums[5] = {sum.whole, sum.fraction, targets, targetBytes, finite ? 0 : 1};
+  if (groups_ != nullptr && !groups_->countsLosses()) std::fill(sums, sums + 5, 0);
   communicator.allReduce({sums, base::DType::i64, 5});
   const double total = sums[4] == 0 ? ExactSum{sums[0], sums[1]}.value() : std::numeric_limits<double>::quiet_NaN();
   EvaluationResult result{.targets = sums[2], .targetBytes = sums[3]};

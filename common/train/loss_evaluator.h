@@ -2,6 +2,7 @@
 // The loss of a model over all of a dataset: the same number at any rank count and batch size.
 
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "common/comm/communicator.h"
@@ -22,9 +23,9 @@ struct EvaluationResult {
 
 class LossEvaluator {
  public:
-  // Computes batches of `rows` windows.
+  // Computes batches of `rows` windows. Without groups every rank has the whole model; they live as long.
   LossEvaluator(const model::Configuration& configuration, const runtime::ParameterStore& parameters, std::int64_t rows,
-                std::int64_t sequenceLength, const Device& device);
+                std::int64_t sequenceLength, const Device& device, RankGroups* groups = nullptr);
 
   // Of the first maxTokens tokens (0: all). Collective.
   EvaluationResult evaluate(const data::Dataset& dataset, bool crossDocuments, std::int64_t maxTokens,
@@ -33,6 +34,8 @@ class LossEvaluator {
  private:
   std::int64_t rows_;
   std::int64_t sequenceLength_;
+  RankGroups* groups_;
+  std::optional<runtime::ActivationExchange> activations_;  // with groups
   runtime::Executable executable_;
 };
 

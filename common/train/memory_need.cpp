@@ -4,7 +4,9 @@
 #include "common/base/units.h"
 #include "common/graph/passes.h"
 #include "common/model/configuration.h"
+#include "common/model/transformer.h"
 #include "common/runtime/parameter_store.h"
+#include "common/sharding/pipeline.h"
 #include "common/train/training_step.h"
 
 namespace tandem::train {
@@ -23,24 +25,29 @@ std::int64_t bytesOf(const graph::Program& program, graph::Role role) {
 
 MemoryNeed memoryNeed(const TrainOptions& options, int ranks) {
   const model::Configuration configuration = model::readConfiguration(options.model);
-  const BatchShape shape = shareOut(options, ranks);
-  const graph::Program program =
-      trainingProgram(configuration, shape.microBatch, options.sequenceLength, options.storage, options.recompute);
+  const sharding::Grid grid = gridOf(options, ranks);
+  sharding::demandFitting(grid, configuration, options.sequenceLength);
+  const BatchShape shape = shareOut(options, grid.data);
+  // Of rank 0, which has the embedding, and in a pipeline the most micro batches in flight.
+  const sharding::PartitionedProgram loss =
+      lossPart(configuration, shape.microBatch, options.sequenceLength, options.storage, grid, {});
+  const graph::Program program = trainingProgram(loss.program, options.recompute);
+  const std::int64_t inFlight = sharding::microBatchesInFlight(0, grid.pipeline, shape.microBatches);
   const auto ownership = options.optimizer.method == optim::Method::muon
                              ? sharding::FlatLayout::Ownership::wholeParameters
                              : sharding::FlatLayout::Ownership::anywhere;
-  const std::int64_t ownParameters = runtime::layoutOf(program, ranks, ownership).shardCount(0);
+  const std::int64_t ownParameters = runtime::layoutOf(program, grid.sharers(), ownership, loss.parts).shardCount(0);
   // Two moments, and beside weights of less than 32 bits their float32 masters; a checkpoint has all three.
   const std::int64_t momentBytes = 2 * base::byteSize(options.optimizer.states), stateBytes = momentBytes + 4;
   MemoryNeed need;
-  need.computing = graph::planMemory(program).arenaBytes +
+  need.computing = inFlight * graph::planMemory(program).arenaBytes +
                    ownParameters * (options.storage == base::DType::f32 ? momentBytes : stateBytes);
   for (const graph::Role role :
        {graph::Role::parameter, graph::Role::gradient, graph::Role::state, graph::Role::input, graph::Role::output}) {
     need.computing += bytesOf(program, role);
   }
   need.checkpointCopy = ownParameters * stateBytes;
-  need.checkpoint = program.parameterCount() * stateBytes;
+  need.checkpoint = model::buildLoss(configuration, 1, 1, options.storage).parameterCount() * stateBytes;
   return need;
 }
 
@@ -52,7 +59,7 @@ std::int64_t largestMicroBatch(const TrainOptions& options, int ranks, const Mem
     return one.computing + (limit.holdsCheckpointCopy ? one.checkpointCopy : 0);
   };
   tried.microBatch = 1;
-  const std::int64_t rowsPerRank = shareOut(tried, ranks).rowsPerRank;
+  const std::int64_t rowsPerRank = shareOut(tried, gridOf(options, ranks).data).rowsPerRank;
   const std::int64_t least = need(1);
   if (least > limit.bytes) {
     throw base::Error(base::ErrorKind::usage,

@@ -37,6 +37,29 @@ void fillElements(Element* target, std::int64_t count, const Device& device, Fil
   }
 }
 
+// Reads the elements from `begin` on of what is held here of a parameter, by read(first, count, target) of the whole
+// one. Columns come with the rows around them, which are read at once and picked from.
+template <class Element, class Read>
+void readPart(const FlatParameter& parameter, std::int64_t begin, std::span<Element> values, const Read& read) {
+  for (const sharding::Strip& strip : parameter.part.strips(begin, std::ssize(values))) {
+    Element* target = values.data() + strip.partBegin - begin;
+    if (strip.repeats == 1) {
+      read(strip.wholeBegin, strip.count, target);
+      continue;
+    }
+    const std::int64_t rowsAtOnce = std::max<std::int64_t>(1, blockElements / strip.stride);
+    std::vector<Element> rows;
+    for (std::int64_t row = 0; row < strip.repeats; row += rowsAtOnce) {
+      const std::int64_t count = std::min(rowsAtOnce, strip.repeats - row);
+      rows.resize(static_cast<std::size_t>((count - 1) * strip.stride + strip.count));
+      read(strip.wholeBegin + row * strip.stride, std::ssize(rows), rows.data());
+      for (std::int64_t i = 0; i < count; ++i, target += strip.count) {
+        std::copy_n(rows.data() + i * strip.stride, strip.count, target);
+      }
+    }
+  }
+}
+
 }  // namespace
 
 checkpoint::CopyToHost copyFrom(const Device& device) {
@@ -49,27 +72,32 @@ checkpoint::CopyToHost copyFrom(const Device& device) {
 
 std::vector<checkpoint::LocalTensor> localTensors(const runtime::ParameterStore& parameters,
                                                   const optim::Optimizer& optimizer) {
-  // Every rank names every tensor, also those of which it owns nothing.
-  std::vector<std::vector<checkpoint::Piece>> masters(parameters.layout().parameters().size());
-  for (const OwnedRun& run : optimizer.ownedRuns()) {
-    masters[static_cast<std::size_t>(run.parameter)].push_back(
-        {.begin = run.begin, .count = run.count, .data = optimizer.master(run)});
-  }
+  // Every rank names every tensor that it holds some of, also those of which it owns nothing.
   std::vector<checkpoint::LocalTensor> tensors;
-  for (std::size_t i = 0; i < masters.size(); ++i) {
-    const FlatParameter& parameter = parameters.layout().parameters()[i];
-    tensors.push_back(
-        {.name = modelName(parameter.name), .type = DType::f32, .shape = parameter.shape, .pieces = masters[i]});
+  const auto add = [&](std::int64_t index, const std::string& name, DType type, auto&& dataOf) {
+    const FlatParameter& parameter = parameters.layout().parameters()[static_cast<std::size_t>(index)];
+    tensors.push_back({.name = name, .type = type, .shape = parameter.part.whole(), .pieces = {}});
+    for (const OwnedRun& run : optimizer.countedRuns()) {
+      if (run.parameter != index) continue;
+      const auto* const data = static_cast<const std::byte*>(static_cast<const void*>(dataOf(run)));
+      for (const sharding::Strip& strip : parameter.part.strips(run.begin, run.count)) {
+        tensors.back().pieces.push_back({.begin = strip.wholeBegin,
+                                         .count = strip.count,
+                                         .data = data + (strip.partBegin - run.begin) * base::byteSize(type),
+                                         .repeats = strip.repeats,
+                                         .stride = strip.stride});
+      }
+    }
+  };
+  const std::vector<FlatParameter>& all = parameters.layout().parameters();
+  for (std::int64_t i = 0; i < std::ssize(all); ++i) {
+    add(i, modelName(all[static_cast<std::size_t>(i)].name), DType::f32,
+        [&](const OwnedRun& run) { return optimizer.master(run); });
   }
   for (const optim::Optimizer::State& state : optimizer.states()) {
-    for (std::size_t i = 0; i < masters.size(); ++i) {
-      const FlatParameter& parameter = parameters.layout().parameters()[i];
-      tensors.push_back(
-          {.name = stateName(state.name, parameter.name), .type = state.type, .shape = parameter.shape, .pieces = {}});
-      for (const OwnedRun& run : optimizer.ownedRuns()) {
-        if (run.parameter != static_cast<std::int64_t>(i)) continue;
-        tensors.back().pieces.push_back({.begin = run.begin, .count = run.count, .data = state.at(run.shardOffset)});
-      }
+    for (std::int64_t i = 0; i < std::ssize(all); ++i) {
+      add(i, stateName(state.name, all[static_cast<std::size_t>(i)].name), state.type,
+          [&](const OwnedRun& run) { return state.at(run.shardOffset); });
     }
   }
   return tensors;
@@ -79,7 +107,10 @@ void restore(const checkpoint::Reader& reader, const runtime::ParameterStore& pa
              comm::Communicator& communicator, const Device& device) {
   auto read = [&](const std::string& name, DType type, const OwnedRun& run, auto* target) {
     fillElements(target, run.count, device, [&](std::int64_t begin, auto values) {
-      reader.read(name, type, parameterOf(parameters, run).shape, run.begin + begin, std::ssize(values), values.data());
+      const FlatParameter& parameter = parameterOf(parameters, run);
+      readPart(parameter, run.begin + begin, values, [&](std::int64_t first, std::int64_t count, void* to) {
+        reader.read(name, type, parameter.part.whole(), first, count, to);
+      });
     });
   };
   comm::agreeOn(communicator, [&] {
@@ -103,7 +134,15 @@ void initialise(const model::Configuration& configuration, std::uint64_t seed,
                 const runtime::ParameterStore& parameters, optim::Optimizer& optimizer, const Device& device) {
   for (const OwnedRun& run : optimizer.ownedRuns()) {
     fillElements(optimizer.master(run), run.count, device, [&](std::int64_t begin, std::span<float> values) {
-      model::initialise(configuration, parameterOf(parameters, run).name, seed, run.begin + begin, values);
+      const FlatParameter& parameter = parameterOf(parameters, run);
+      for (const sharding::Strip& strip : parameter.part.strips(run.begin + begin, std::ssize(values))) {
+        std::span<float> target = values.subspan(static_cast<std::size_t>(strip.partBegin - run.begin - begin));
+        for (std::int64_t i = 0; i < strip.repeats; ++i) {
+          const auto count = static_cast<std::size_t>(strip.count);
+          model::initialise(configuration, parameter.name, seed, strip.wholeBegin + i * strip.stride,
+                            target.subspan(static_cast<std::size_t>(i) * count, count));
+        }
+      }
     });
   }
   optimizer.publishMasters();
@@ -121,7 +160,8 @@ std::int64_t trainedSequenceLength(const checkpoint::ModelSource& model) {
   return progress.at(length).get<std::int64_t>();
 }
 
-void loadWeights(const checkpoint::ModelSource& model, const runtime::ParameterStore& parameters, const Device& device) {
+void loadWeights(const checkpoint::ModelSource& model, const runtime::ParameterStore& parameters,
+                 const Device& device) {
   const runtime::DeviceMemory block(device.backend, blockElements * base::byteSize(DType::f32));
   auto* const floats = reinterpret_cast<float*>(block.data());
   for (const FlatParameter& parameter : parameters.layout().parameters()) {
@@ -129,7 +169,9 @@ void loadWeights(const checkpoint::ModelSource& model, const runtime::ParameterS
     for (std::int64_t begin = 0; begin < parameter.count; begin += blockElements) {
       const std::int64_t count = std::min(blockElements, parameter.count - begin);
       fillElements(floats, count, device, [&](std::int64_t, std::span<float> values) {
-        model.read(stored, begin, count, DType::f32, values.data());
+        readPart(parameter, begin, values, [&](std::int64_t first, std::int64_t elements, float* target) {
+          model.read(stored, first, elements, DType::f32, target);
+        });
       });
       device.backend.run(kernels::Cast{.input = kernels::ConstTensorView(floats, DType::f32, {count}),
                                        .output = kernels::TensorView(parameters.weightAt(parameter.offset + begin),

@@ -2,8 +2,8 @@
 // What of a model and its optimizer goes into a checkpoint, under which names, and comes back out of one.
 //
 // model/NAME is the float32 master of a parameter, optimizer/first_moment/NAME and optimizer/second_moment/NAME are its
-// AdamW moments, float32 or bfloat16; shapes are the parameters' own. Any number of ranks reads what any other number
-// wrote.
+// AdamW moments, float32 or bfloat16; shapes are those of the logical parameters. Any grid of ranks reads what any
+// other wrote.
 
 #include <string>
 #include <vector>
@@ -35,7 +35,7 @@ void initialise(const model::Configuration& configuration, std::uint64_t seed,
 // Tokens of the rows that a model was trained on. An imported one does not say: its positions, but 2048 at most.
 std::int64_t trainedSequenceLength(const checkpoint::ModelSource& model);
 
-// Fills all weights of a store, for evaluation. Not collective: every rank reads the whole model.
+// Fills all weights of a store, for evaluation. Not collective: every rank reads what it holds of the model.
 void loadWeights(const checkpoint::ModelSource& model, const runtime::ParameterStore& parameters, const Device& device);
 
 }  // namespace tandem::train

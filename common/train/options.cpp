@@ -38,6 +38,14 @@ base::DType parsePrecision(const std::string& text) {
   throw Error(ErrorKind::usage, "--precision is '" + text + "'; it can be fp32, bf16 or fp16");
 }
 
+sharding::Grid gridOf(const TrainOptions& options, int ranks) {
+  const sharding::Grid grid = options.grid ? *options.grid : sharding::Grid{.data = ranks};
+  if (grid.zero > 1) {
+    throw Error(ErrorKind::usage, "--shard " + grid.text() + ": of ZeRO there are the stages 0 and 1; use zero=1");
+  }
+  return grid;
+}
+
 BatchShape shareOut(const TrainOptions& options, int ranks) {
   const std::int64_t unit = options.sequenceLength * ranks;
   if (options.batchTokens < unit || options.batchTokens % unit != 0) {

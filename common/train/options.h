@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -12,6 +13,7 @@
 #include "common/optim/loss_scaler.h"
 #include "common/optim/optimizer.h"
 #include "common/optim/schedule.h"
+#include "common/sharding/grid.h"
 
 namespace tandem::train {
 
@@ -33,6 +35,8 @@ struct TrainOptions {
   double clipNorm = 1.0;         // 0: no clipping
   std::int64_t maxBadSteps = 5;  // in a row
 
+  std::optional<sharding::Grid> grid;  // how the model is split over the ranks; none: data parallel over all
+
   base::DType storage = base::DType::f32;  // of weights and activations
   optim::LossScaleOptions lossScale;       // float16 only
   bool cudaGraphs = false;                 // record micro batches and replay them, where the backend can
@@ -50,15 +54,19 @@ struct TrainOptions {
 // The storage type of weights and activations: "fp32", "bf16" or "fp16". Throws Error of kind usage for another text.
 base::DType parsePrecision(const std::string& text);
 
+// The grid of a run on that many ranks. Throws Error of kind usage for a ZeRO stage that there is not.
+sharding::Grid gridOf(const TrainOptions& options, int ranks);
+
 // How the rows of a step are shared out.
 struct BatchShape {
-  std::int64_t rows = 0;  // of a step, over all ranks
-  std::int64_t rowsPerRank = 0;
+  std::int64_t rows = 0;          // of a step, over all ranks
+  std::int64_t rowsPerRank = 0;   // of a rank of the data axis
   std::int64_t microBatch = 0;    // rows
   std::int64_t microBatches = 0;  // of a rank in a step
 };
 
-// Throws Error of kind usage, with the values that are possible, when the batch does not divide.
+// Over the ranks of the data axis. Throws Error of kind usage, with the values that are possible, when the batch does
+// not divide.
 BatchShape shareOut(const TrainOptions& options, int ranks);
 
 }  // namespace tandem::train

@@ -8,6 +8,7 @@
 #include "common/base/log.h"
 #include "common/base/signals.h"
 #include "common/base/units.h"
+#include "common/model/transformer.h"
 #include "common/runtime/matrix_rate.h"
 #include "common/train/model_state.h"
 
@@ -64,7 +65,10 @@ Trainer::Trainer(comm::Communicator& communicator, const Device& device, TrainOp
       runDescription_(std::move(runDescription)) {
   comm::agreeOn(communicator_, [&] {
     configuration_ = model::readConfiguration(options_.model);
-    shape_ = shareOut(options_, communicator_.size());
+    const sharding::Grid grid = gridOf(options_, communicator_.size());
+    sharding::demandFitting(grid, configuration_, options_.sequenceLength);
+    refuseUnsplittable(grid);
+    shape_ = shareOut(options_, grid.data);
     options_.schedule.steps = options_.steps;
     options_.optimizer.seed = options_.seed;
     openData();
@@ -79,8 +83,7 @@ Trainer::Trainer(comm::Communicator& communicator, const Device& device, TrainOp
   resumeOrInitialise();
   const double ownRate = runtime::measureMatrixRate(options_.storage, device_.backend, device_.stream);
   matrixRate_ = comm::allReduceScalar(communicator_, ownRate);
-  flopsPerToken_ =
-      modelFlopsPerToken(configuration_, step_->executable().program().parameterCount(), options_.sequenceLength);
+  flopsPerToken_ = modelFlopsPerToken(configuration_, parameterCount(), options_.sequenceLength);
   describe();
 }
 
@@ -90,11 +93,26 @@ void Trainer::takeMemory() {
   try {
     step_ = std::make_unique<TrainingStep>(configuration_, options_, shape_, communicator_, device_);
     evaluator_ = std::make_unique<LossEvaluator>(configuration_, step_->parameters(), shape_.microBatch,
-                                                 options_.sequenceLength, device_);
+                                                 options_.sequenceLength, device_, &step_->groups());
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::device) throw;
     throw Error(ErrorKind::device,
                 error.message() + "\nThe memory was for this plan:\n" + describePlan(options_, communicator_.size()));
+  }
+}
+
+std::int64_t Trainer::parameterCount() const {
+  return model::buildLoss(configuration_, 1, 1, options_.storage).parameterCount();
+}
+
+void Trainer::refuseUnsplittable(const sharding::Grid& grid) const {
+  if (grid.pipeline > 1 && options_.cudaGraphs) {
+    throw Error(ErrorKind::usage, "--cuda-graphs on records whole micro batches, which pp=" +
+                                      std::to_string(grid.pipeline) + " interleaves; use pp=1 or --cuda-graphs off");
+  }
+  if (grid.tensor > 1 && options_.optimizer.method == optim::Method::muon) {
+    throw Error(ErrorKind::usage, "--shard " + grid.text() + ": Muon works on whole matrices, which tp=" +
+                                      std::to_string(grid.tensor) + " cuts; use tp=1 or --optimizer adamw");
   }
 }
 
@@ -216,10 +234,13 @@ void Trainer::restoreFrom(const checkpoint::Reader& reader) {
 
 void Trainer::describe() const {
   const graph::Program& program = step_->executable().program();
-  TANDEM_LOG(info) << configuration_.type << " model of "
-                   << base::formatCount(static_cast<double>(program.parameterCount())) << " parameters on "
-                   << communicator_.size() << " ranks (" << communicator_.description() << "); "
+  TANDEM_LOG(info) << configuration_.type << " model of " << base::formatCount(static_cast<double>(parameterCount()))
+                   << " parameters on " << communicator_.size() << " ranks (" << communicator_.description() << "); "
                    << device_.backend.description();
+  if (options_.grid) {
+    const std::string map = sharding::gridMap(communicator_, *options_.grid);
+    TANDEM_LOG(info) << "grid " << options_.grid->text() << ":\n" << map;
+  }
   TANDEM_LOG(info) << "a step has " << options_.batchTokens << " tokens: " << shape_.rows << " rows of "
                    << options_.sequenceLength << ", " << shape_.rowsPerRank << " a rank in " << shape_.microBatches
                    << " micro batches of " << shape_.microBatch << "; "
@@ -233,7 +254,7 @@ int Trainer::run() {
   const std::int64_t perRank = shape_.rowsPerRank;
   data::BatchStream stream(*data_, {.firstSample = progress_.nextSample,
                                     .samplesPerStep = shape_.rows,
-                                    .rowBegin = perRank * communicator_.rank(),
+                                    .rowBegin = perRank * step_->groups().own().data,
                                     .rows = perRank});
   bool stopped = false;
   if (due(options_.evaluateEvery)) evaluateAll();  // what a run that was told to stop left out

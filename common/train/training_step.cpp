@@ -2,9 +2,13 @@
 
 #include <chrono>
 #include <cmath>
+#include <optional>
 
 #include "common/model/transformer.h"
+#include "common/sharding/context.h"
 #include "common/sharding/data_parallel.h"
+#include "common/sharding/pipeline.h"
+#include "common/train/context_batch.h"
 
 namespace tandem::train {
 namespace {
@@ -24,18 +28,39 @@ std::vector<std::int64_t> rowBlocks(const model::Configuration& c, const shardin
 
 }  // namespace
 
+sharding::PartitionedProgram lossPart(const model::Configuration& configuration, std::int64_t rows,
+                                      std::int64_t sequenceLength, base::DType storage, const sharding::Grid& grid,
+                                      const sharding::Coordinates& own) {
+  const graph::Program whole = sharding::splitOverContextRanks(
+      model::buildLoss(configuration, rows, sequenceLength / grid.context, storage), own.context, grid.context);
+  sharding::PartitionedProgram part = sharding::splitOverTensorRanks(
+      sharding::stageProgram(whole, own.pipeline, grid.pipeline), own.tensor, grid.tensor);
+  part.program = sharding::keepWhatIsSent(part.program);
+  for (const std::string& name : sharding::sharedByStages(whole, grid.pipeline)) {
+    const auto found = part.parts.find(name);
+    if (own.pipeline > 0 && found != part.parts.end()) found->second.markCopy();
+  }
+  return part;
+}
+
+graph::Program trainingProgram(const graph::Program& loss, graph::Recompute recompute) {
+  return sharding::keepWhatIsSent(graph::recompute(graph::fuse(graph::differentiate(graph::fuse(loss))), recompute));
+}
+
 graph::Program trainingProgram(const model::Configuration& configuration, std::int64_t rows,
                                std::int64_t sequenceLength, base::DType storage, graph::Recompute recompute) {
-  const graph::Program forward = graph::fuse(model::buildLoss(configuration, rows, sequenceLength, storage));
-  return graph::recompute(graph::fuse(graph::differentiate(forward)), recompute);
+  return trainingProgram(model::buildLoss(configuration, rows, sequenceLength, storage), recompute);
 }
 
 void setBatchInputs(runtime::Executable& executable, const data::Batch& batch, std::int64_t firstRow) {
   const std::int64_t firstValue = firstRow * batch.sequenceLength;
-  executable.setInput("tokens", batch.tokens.data() + firstValue);
-  executable.setInput("targets", batch.targets.data() + firstValue);
-  executable.setInput("document_start", batch.documentStart.data() + firstValue);
-  executable.setInput("positions", batch.positions.data() + firstValue);
+  const auto give = [&](const char* name, const std::vector<std::int32_t>& values) {
+    if (executable.has(name)) executable.setInput(name, values.data() + firstValue);
+  };
+  give("tokens", batch.tokens);
+  give("targets", batch.targets);
+  give("document_start", batch.documentStart);
+  give("positions", batch.positions);
 }
 
 graph::Program lossProgram(const model::Configuration& configuration, std::int64_t rows, std::int64_t sequenceLength,
@@ -59,40 +84,68 @@ std::vector<optim::ParameterTraits> parameterTraits(const model::Configuration& 
 
 TrainingStep::TrainingStep(const model::Configuration& configuration, const TrainOptions& options,
                            const BatchShape& shape, comm::Communicator& communicator, const Device& device)
-    : options_(options), shape_(shape), communicator_(communicator) {
-  const graph::Program program =
-      trainingProgram(configuration, shape.microBatch, options.sequenceLength, options.storage, options.recompute);
+    : options_(options),
+      shape_(shape),
+      communicator_(communicator),
+      groups_(communicator, device, gridOf(options, communicator.size())) {
+  const sharding::PartitionedProgram loss =
+      lossPart(configuration, shape.microBatch, options.sequenceLength, options.storage, groups_.grid(), groups_.own());
+  const graph::Program program = trainingProgram(loss.program, options.recompute);
   const auto ownership = options.optimizer.method == optim::Method::muon
                              ? sharding::FlatLayout::Ownership::wholeParameters
                              : sharding::FlatLayout::Ownership::anywhere;
-  const sharding::FlatLayout layout = runtime::layoutOf(program, communicator.size(), ownership);
+  const sharding::FlatLayout layout = runtime::layoutOf(program, groups_.grid().sharers(), ownership, loss.parts);
   if (options.storage == base::DType::f16) scaler_.emplace(options.lossScale);
   parameters_ = std::make_unique<runtime::ParameterStore>(layout, device.backend, device.stream, options.storage,
                                                           runtime::ParameterStore::Gradients::held);
   optimizer_ = std::make_unique<optim::Optimizer>(
       options.optimizer, parameterTraits(configuration, layout, options.optimizer.method), *parameters_, communicator,
-      device.exchangeOr(communicator), device.backend, device.stream);
-  exchange_ = std::make_unique<optim::GradientExchange>(*parameters_, device.exchangeOr(communicator));
-  if (shape.microBatches > 1) {
-    microBatch_ = std::make_unique<runtime::Executable>(program, device.backend, device.stream, device.arena);
-    parameters_->bindTo(*microBatch_);
+      groups_.device().replicas(), device.backend, device.stream);
+  const graph::Program whole = model::buildLoss(configuration, 1, 1, options.storage);
+  makeExchange(sharding::sharedByStages(whole, groups_.grid().pipeline));
+  makeSlots(sharding::placeReduceScatters(program, layout), device);
+  losses_.resize(static_cast<std::size_t>(shape.microBatch * options.sequenceLength / groups_.grid().context));
+}
+
+void TrainingStep::makeExchange(std::vector<std::string> sharedByStages) {
+  sharding::GridGroups& groups = groups_.device();
+  if (!sharedByStages.empty()) {
+    const int stage = groups.own().pipeline;
+    const bool holds = stage == 0 || stage == groups.grid().pipeline - 1;
+    tiedStages_ = groups.pipeline().split(holds ? 0 : stage, stage);
   }
-  lastMicroBatch_ = std::make_unique<runtime::Executable>(sharding::placeReduceScatters(program, layout),
-                                                          device.backend, device.stream, device.arena);
-  parameters_->bindTo(*lastMicroBatch_);
-  losses_.resize(static_cast<std::size_t>(shape.microBatch * options.sequenceLength));
+  exchange_ = std::make_unique<optim::GradientExchange>(
+      *parameters_, groups.replicas(), &groups.tensor(),
+      optim::StageShared{.parameters = std::move(sharedByStages), .holders = tiedStages_.get()});
+}
+
+void TrainingStep::makeSlots(const graph::Program& program, const Device& device) {
+  const std::int64_t inFlight =
+      sharding::microBatchesInFlight(groups_.own().pipeline, groups_.grid().pipeline, shape_.microBatches);
+  for (std::int64_t index = 0; index < inFlight; ++index) {
+    auto slot = std::make_unique<Slot>();
+    slot->arena = index == 0 ? device.arena : std::make_shared<runtime::Arena>(device.backend);
+    slot->activations = std::make_unique<runtime::ActivationExchange>(groups_.device());
+    slot->executable = std::make_unique<runtime::Executable>(program, device.backend, device.stream, slot->arena);
+    slot->executable->exchangeThrough(slot->activations.get());
+    parameters_->bindTo(*slot->executable);
+    slots_.push_back(std::move(slot));
+  }
 }
 
 void TrainingStep::profileInto(runtime::Profile* profile) {
-  if (microBatch_) microBatch_->profileInto(profile);
-  lastMicroBatch_->profileInto(profile);
+  for (const auto& slot : slots_) slot->executable->profileInto(profile);
 }
 
-StepResult TrainingStep::run(const data::Batch& batch, std::int64_t step, double learningRate, std::int64_t flags) {
-  TANDEM_ASSERT(batch.rows == shape_.rowsPerRank, "a batch has the rank's rows of a step");
+StepResult TrainingStep::run(const data::Batch& rows, std::int64_t step, double learningRate, std::int64_t flags) {
+  TANDEM_ASSERT(rows.rows == shape_.rowsPerRank, "a batch has the rank's rows of a step");
+  const sharding::Grid& grid = groups_.grid();
+  std::optional<data::Batch> positions;
+  if (grid.context > 1) positions = contextBatch(rows, shape_.microBatch, grid, groups_.own());
+  const data::Batch& batch = positions ? *positions : rows;
   StepResult result;
   Clock::time_point start = Clock::now();
-  result.targets = comm::allReduceScalar(communicator_, batch.targetCount);
+  result.targets = comm::allReduceScalar(communicator_, groups_.countsTokens() ? batch.targetCount : std::int64_t{0});
   result.waitSeconds = secondsSince(start);
 
   start = Clock::now();
@@ -101,12 +154,21 @@ StepResult TrainingStep::run(const data::Batch& batch, std::int64_t step, double
   const float gradScale =
       result.targets > 0 ? static_cast<float>(lossScale) / static_cast<float>(result.targets) : 0.0f;
   lossSum_ = 0;
-  for (std::int64_t index = 0; index < shape_.microBatches; ++index) runMicroBatch(batch, index, gradScale);
+  for (const sharding::StageTask& task :
+       sharding::stageSchedule(groups_.own().pipeline, grid.pipeline, shape_.microBatches)) {
+    if (task.isForward) {
+      runForward(batch, task.microBatch, gradScale);
+    } else {
+      runBackward(task.microBatch);
+    }
+  }
+  for (const auto& slot : slots_) slot->activations->waitForSends();
   result.computeSeconds = secondsSince(start);
 
   start = Clock::now();
   exchange_->finish();
-  double sums[3] = {lossSum_, (flags & stopRequested) ? 1.0 : 0.0, (flags & saveFailed) ? 1.0 : 0.0};
+  double sums[3] = {groups_.countsLosses() ? lossSum_ : 0.0, (flags & stopRequested) ? 1.0 : 0.0,
+                    (flags & saveFailed) ? 1.0 : 0.0};
   communicator_.allReduce({sums, base::DType::f64, 3});
   result.loss = result.targets > 0 ? sums[0] / static_cast<double>(result.targets) : 0.0;
   result.raised = (sums[1] > 0 ? stopRequested : 0) | (sums[2] > 0 ? saveFailed : 0);
@@ -130,18 +192,29 @@ StepResult TrainingStep::run(const data::Batch& batch, std::int64_t step, double
   return result;
 }
 
-void TrainingStep::runMicroBatch(const data::Batch& batch, std::int64_t index, float gradScale) {
-  const bool last = index + 1 == shape_.microBatches;
-  runtime::Executable& executable = last ? *lastMicroBatch_ : *microBatch_;
-  setBatchInputs(executable, batch, index * shape_.microBatch);
-  executable.setInput("gradScale", &gradScale);
-  optim::GradientExchange* const exchange = last ? exchange_.get() : nullptr;
+// Gradients are exchanged as they become complete, in the last micro batch.
+runtime::Collectives* TrainingStep::collectivesOf(std::int64_t index) {
+  return index + 1 == shape_.microBatches ? exchange_.get() : nullptr;
+}
+
+void TrainingStep::runForward(const data::Batch& batch, std::int64_t index, float gradScale) {
+  Slot& slot = slotOf(index);
+  slot.activations->waitForSends();
+  setBatchInputs(*slot.executable, batch, index * shape_.microBatch);
+  if (slot.executable->has("gradScale")) slot.executable->setInput("gradScale", &gradScale);
+  // A recording is of both passes; without other stages they follow each other.
+  if (!options_.cudaGraphs) slot.executable->runForward(index == 0, collectivesOf(index));
+}
+
+void TrainingStep::runBackward(std::int64_t index) {
+  Slot& slot = slotOf(index);
   if (options_.cudaGraphs) {
-    executable.replay(index == 0, exchange);
+    slot.executable->replay(index == 0, collectivesOf(index));
   } else {
-    executable.run(index == 0, exchange);
+    slot.executable->runBackward(index == 0, collectivesOf(index));
   }
-  executable.readOutput("losses", losses_.data());
+  if (!slot.executable->has("losses")) return;
+  slot.executable->readOutput("losses", losses_.data());
   for (const float loss : losses_) lossSum_ += static_cast<double>(loss);
 }
 

@@ -13,8 +13,10 @@
 #include "common/optim/optimizer.h"
 #include "common/runtime/executable.h"
 #include "common/runtime/parameter_store.h"
+#include "common/sharding/partition.h"
 #include "common/train/device.h"
 #include "common/train/options.h"
+#include "common/train/rank_groups.h"
 
 namespace tandem::train {
 
@@ -43,35 +45,55 @@ class TrainingStep {
   // `batch` holds this rank's rows; `step` counts updates from 1; `flags` is a sum of the flags above. Collective.
   StepResult run(const data::Batch& batch, std::int64_t step, double learningRate, std::int64_t flags);
 
+  RankGroups& groups() { return groups_; }
   runtime::ParameterStore& parameters() { return *parameters_; }
   optim::Optimizer& optimizer() { return *optimizer_; }
   optim::LossScaler* lossScaler() { return scaler_ ? &*scaler_ : nullptr; }  // float16 only
-  const runtime::Executable& executable() const { return *lastMicroBatch_; }
+  const runtime::Executable& executable() const { return *slots_.front()->executable; }
   void profileInto(runtime::Profile* profile);
 
  private:
-  void runMicroBatch(const data::Batch& batch, std::int64_t index, float gradScale);
+  // A micro batch in flight: a pipeline stage has some at once, each with activations of its own.
+  struct Slot {
+    std::shared_ptr<runtime::Arena> arena;
+    std::unique_ptr<runtime::ActivationExchange> activations;
+    std::unique_ptr<runtime::Executable> executable;
+  };
+
+  void makeExchange(std::vector<std::string> sharedByStages);
+  void makeSlots(const graph::Program& program, const Device& device);
+  void runForward(const data::Batch& batch, std::int64_t index, float gradScale);
+  void runBackward(std::int64_t index);
+  runtime::Collectives* collectivesOf(std::int64_t index);
+  Slot& slotOf(std::int64_t index) { return *slots_[static_cast<std::size_t>(index) % slots_.size()]; }
 
   const TrainOptions& options_;
   BatchShape shape_;
   comm::Communicator& communicator_;
+  RankGroups groups_;
+  std::unique_ptr<comm::Communicator> tiedStages_;  // the first and the last, where they share parameters
   std::unique_ptr<runtime::ParameterStore> parameters_;
   std::unique_ptr<optim::Optimizer> optimizer_;
   std::unique_ptr<optim::GradientExchange> exchange_;
   std::optional<optim::LossScaler> scaler_;
-  std::unique_ptr<runtime::Executable> microBatch_;      // without exchanges; none when there is one micro batch only
-  std::unique_ptr<runtime::Executable> lastMicroBatch_;  // with them
+  std::vector<std::unique_ptr<Slot>> slots_;
   std::vector<float> losses_;
   double lossSum_ = 0;
 };
 
-// The program of a training step, and of a loss without gradients.
+// The forward pass of a rank's part of the model, and the training program made of it.
+sharding::PartitionedProgram lossPart(const model::Configuration& configuration, std::int64_t rows,
+                                      std::int64_t sequenceLength, base::DType storage, const sharding::Grid& grid,
+                                      const sharding::Coordinates& own);
+graph::Program trainingProgram(const graph::Program& loss, graph::Recompute recompute);
+
+// The same of a whole model: the program of a training step, and of a loss without gradients.
 graph::Program trainingProgram(const model::Configuration& configuration, std::int64_t rows,
                                std::int64_t sequenceLength, base::DType storage, graph::Recompute recompute);
 graph::Program lossProgram(const model::Configuration& configuration, std::int64_t rows, std::int64_t sequenceLength,
                            base::DType storage);
 
-// Gives such a program its inputs: as many rows of the batch as it computes, from firstRow on.
+// Gives such a program those inputs that it has: as many rows of the batch as it computes, from firstRow on.
 void setBatchInputs(runtime::Executable& executable, const data::Batch& batch, std::int64_t firstRow);
 
 // What the optimizer must know of each parameter of a layout.

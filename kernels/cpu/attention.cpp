@@ -20,6 +20,9 @@ void attend(const Attention& op, Context& context) {
   problem.documentStarts = DocumentStarts(op.documentStart);
   problem.batch = op.query.shape[0];
   problem.queries = op.query.shape[1];
+  problem.keys = op.key.shape[1];
+  problem.firstQuery = op.firstQuery;
+  problem.firstKey = op.firstKey;
   problem.heads = op.query.shape[2];
   problem.headSize = op.query.shape[3];
   problem.kvHeads = op.key.shape[2];

@@ -37,6 +37,9 @@ struct BackwardProblem {
         documentStarts(op.documentStart),
         batch(op.query.shape[0]),
         time(op.query.shape[1]),
+        keys(op.key.shape[1]),
+        firstQuery(op.firstQuery),
+        firstKey(op.firstKey),
         heads(op.query.shape[2]),
         kvHeads(op.key.shape[2]),
         window(op.window),
@@ -46,19 +49,23 @@ struct BackwardProblem {
   Heads<Element> gradQuery, gradKey, gradValue;
   const float* logSumExp;  // [batch, heads, time]
   DocumentStarts documentStarts;
-  std::int64_t batch, time, heads, kvHeads, window;
+  std::int64_t batch, time, keys, firstQuery, firstKey, heads, kvHeads, window;
   float scale;
 };
 
 // How much there is of everything in one head.
 struct BackwardExtent {
-  BackwardExtent(std::int64_t time_, std::int64_t splits_)
+  BackwardExtent(std::int64_t time_, std::int64_t keys_, std::int64_t earlier_, std::int64_t splits_)
       : time(time_),
+        keys(keys_),
+        earlier(earlier_),
         tiles((time_ + queryTile - 1) / queryTile),
-        blocks((time_ + keyBlock - 1) / keyBlock),
+        blocks((keys_ + keyBlock - 1) / keyBlock),
         splits(splits_),
         blocksOfSplit((blocks + splits_ - 1) / splits_) {}
-  std::int64_t time, tiles, blocks, splits, blocksOfSplit;
+  std::int64_t time, keys;  // queries, and keys
+  std::int64_t earlier;     // keys before the one at the first query's place
+  std::int64_t tiles, blocks, splits, blocksOfSplit;
   std::int64_t paddedTime() const { return tiles * queryTile; }
 };
 
@@ -110,8 +117,10 @@ void packQueryHead(const BackwardProblem<Element>& problem, const HeadPadding& h
   const float* logSumExp = problem.logSumExp + (batch * problem.heads + h) * extent.time;
   for (std::int64_t t = 0; t < extent.paddedTime(); ++t) {
     const std::int64_t query = std::min(t, extent.time - 1);
-    scratch.own[t] = static_cast<std::int32_t>(query);
-    scratch.first[t] = firstVisible(query, problem.documentStarts.at(batch, query), problem.window);
+    const KeySight sight = sightOf(extent.earlier + query, problem.documentStarts.at(batch, query) - problem.firstKey,
+                                   problem.window, extent.keys);
+    scratch.own[t] = sight.last;
+    scratch.first[t] = sight.first;
     // Lanes beyond the last query get weight 2^-inf = 0.
     scratch.logSumExp[t] = t < extent.time ? logSumExp[t] * log2OfE : std::numeric_limits<float>::infinity();
     scratch.delta[t] = t < extent.time
@@ -199,13 +208,13 @@ inline void computeScores(const BackwardTile& tile, const HeadPadding& head, con
 
 // gradKey += dS^T query and gradValue += P^T gradOutput; a strip of keys is met by no query before it.
 inline void addKeyGradients(const BackwardTile& tile, const HeadPadding& head, const BackwardScratch& scratch,
-                            float* gradKey, float* gradValue) {
+                            std::int64_t earlier, float* gradKey, float* gradValue) {
   for (std::int64_t panel = 0; panel < head.panels; ++panel) {
     const std::int64_t column = panel * panelWidth, columns = head.size - column;
     const float* queries = scratch.queryPanels + tile.begin * head.panelStride + column * queryTile;
     const float* gradients = scratch.gradPanels + tile.begin * head.panelStride + column * queryTile;
     for (std::int64_t key = tile.keys.begin; key < tile.keys.end; key += stripRows) {
-      const std::int64_t skipped = std::max<std::int64_t>(0, tile.blockBegin + key - tile.begin);
+      const std::int64_t skipped = std::max<std::int64_t>(0, tile.blockBegin + key - earlier - tile.begin);
       if (skipped >= tile.rows) break;
       const std::int64_t scoresAt = key * queryTile + skipped, place = key * head.panelStride + column;
       multiplyStrip<false>(scratch.gradScores + scoresAt, queryTile, queries + skipped * panelWidth,
@@ -222,7 +231,7 @@ inline void addQueryGradients(const BackwardTile& tile, const HeadPadding& head,
     const std::int64_t column = panel * panelWidth;
     const float* keys = scratch.keyPanels + column * keyBlock + tile.keys.begin * panelWidth;
     for (std::int64_t row = 0; row < tile.rows; row += stripRows) {
-      const std::int64_t lastOwn = tile.begin + std::min(row + stripRows, tile.rows) - 1;
+      const std::int64_t lastOwn = scratch.own[tile.begin + std::min(row + stripRows, tile.rows) - 1];
       const std::int64_t end = std::min(tile.keys.end, lastOwn + 1 - tile.blockBegin);
       if (end <= tile.keys.begin) continue;
       multiplyStrip<true>(scratch.gradScores + tile.keys.begin * queryTile + row, queryTile, keys,
@@ -237,17 +246,18 @@ template <class Element>
 void differentiateHead(const BackwardProblem<Element>& problem, const HeadPadding& head, const BackwardExtent& extent,
                        std::int64_t batch, std::int64_t kvHead, std::int64_t split, BackwardScratch& scratch) {
   for (std::int64_t block = split; block < extent.blocks; block += extent.splits) {
-    const std::int64_t blockBegin = block * keyBlock, keys = std::min(keyBlock, extent.time - blockBegin);
+    const std::int64_t blockBegin = block * keyBlock, keys = std::min(keyBlock, extent.keys - blockBegin);
     const Element* keyRows = problem.key.at(batch, blockBegin, kvHead);
     packRows(keyRows, problem.key.timeStride, keys, head, scratch.keys);
     packPanels(keyRows, problem.key.timeStride, keys, head, keyBlock, scratch.keyPanels);
     packRows(problem.value.at(batch, blockBegin, kvHead), problem.value.timeStride, keys, head, scratch.values);
     const std::int64_t gradAt = block / extent.splits * keyBlock * head.panelStride;
-    for (std::int64_t begin = roundDown(blockBegin, queryTile); begin < extent.time; begin += queryTile) {
+    const std::int64_t firstQuery = std::max<std::int64_t>(0, blockBegin - extent.earlier);  // that sees the block
+    for (std::int64_t begin = roundDown(firstQuery, queryTile); begin < extent.time; begin += queryTile) {
       const BackwardTile tile = makeTile(scratch, extent.time, begin, blockBegin);
       if (tile.keys.empty()) continue;
       computeScores(tile, head, scratch);
-      addKeyGradients(tile, head, scratch, scratch.gradKey + gradAt, scratch.gradValue + gradAt);
+      addKeyGradients(tile, head, scratch, extent.earlier, scratch.gradKey + gradAt, scratch.gradValue + gradAt);
       addQueryGradients(tile, head, scratch);
     }
   }
@@ -257,7 +267,7 @@ template <class Element>
 void storeKeyGradients(const BackwardProblem<Element>& problem, const HeadPadding& head, const BackwardExtent& extent,
                        std::int64_t batch, std::int64_t kvHead, std::int64_t split, const BackwardScratch& scratch) {
   for (std::int64_t block = split; block < extent.blocks; block += extent.splits) {
-    for (std::int64_t t = block * keyBlock; t < std::min(extent.time, (block + 1) * keyBlock); ++t) {
+    for (std::int64_t t = block * keyBlock; t < std::min(extent.keys, (block + 1) * keyBlock); ++t) {
       const std::int64_t at = (block / extent.splits * keyBlock + t - block * keyBlock) * head.panelStride;
       storeScaled(scratch.gradKey + at, problem.scale, head.size, problem.gradKey.at(batch, t, kvHead));
       storeScaled(scratch.gradValue + at, 1.0f, head.size, problem.gradValue.at(batch, t, kvHead));
@@ -292,7 +302,7 @@ void differentiateUnit(const BackwardProblem<Element>& problem, const HeadPaddin
 // Splits of the blocks of keys: one when the units alone occupy the threads evenly.
 template <class Element>
 std::int64_t splitsOf(const BackwardProblem<Element>& problem, int threads) {
-  const std::int64_t units = problem.batch * problem.kvHeads, blocks = (problem.time + keyBlock - 1) / keyBlock;
+  const std::int64_t units = problem.batch * problem.kvHeads, blocks = (problem.keys + keyBlock - 1) / keyBlock;
   if (units % threads == 0 || units >= 8 * threads) return 1;
   return std::min(blocks, (4 * threads + units - 1) / units);
 }
@@ -322,7 +332,8 @@ void addPartialQueryGradients(const BackwardProblem<Element>& problem, const Hea
 template <class Element>
 void differentiate(const BackwardProblem<Element>& problem, const HeadPadding& head, Context& context) {
   if (problem.batch == 0 || problem.time == 0) return;
-  const BackwardExtent extent(problem.time, splitsOf(problem, context.threads));
+  const BackwardExtent extent(problem.time, problem.keys, problem.firstQuery - problem.firstKey,
+                              splitsOf(problem, context.threads));
   const std::int64_t group = problem.heads / problem.kvHeads, units = problem.batch * problem.kvHeads * extent.splits;
   Carver counter(nullptr);
   const BackwardScratch counted(counter, head, extent);

@@ -31,7 +31,9 @@ struct ForwardProblem {
   Heads<Element> output;
   float* logSumExp = nullptr;  // [batch, heads, queries]; optional
   DocumentStarts documentStarts;
-  const std::int32_t* earlierKeys = nullptr;  // [batch]: place of the first query among the keys; none: 0
+  const std::int32_t* earlierKeys = nullptr;  // [batch]: keys before the first query; none: firstQuery - firstKey
+  std::int64_t firstQuery = 0, firstKey = 0;  // places in the row, as of documentStarts
+  std::int64_t keys = 0;                      // of a sequence
   std::int64_t batch = 0, queries = 0, heads = 0, kvHeads = 0, headSize = 0, window = 0;
   float scale = 0;
 };
@@ -74,11 +76,14 @@ template <class Element>
 void beginTile(const ForwardProblem<Element>& problem, const HeadPadding& head, std::int64_t batch, QueryTile& tile) {
   packTransposed(problem.query.at(batch, tile.begin, tile.head), problem.query.timeStride, tile.rows, head,
                  problem.scale * log2OfE, tile.queries);
-  const std::int64_t earlier = problem.earlierKeys == nullptr ? 0 : problem.earlierKeys[batch];
+  const std::int64_t earlier =
+      problem.earlierKeys == nullptr ? problem.firstQuery - problem.firstKey : problem.earlierKeys[batch];
   for (std::int64_t row = 0; row < queryTile; ++row) {
     const std::int64_t query = tile.begin + std::min(row, tile.rows - 1);  // lanes beyond the last copy it
-    tile.own[row] = static_cast<std::int32_t>(earlier + query);
-    tile.first[row] = firstVisible(earlier + query, problem.documentStarts.at(batch, query), problem.window);
+    const KeySight sight = sightOf(earlier + query, problem.documentStarts.at(batch, query) - problem.firstKey,
+                                   problem.window, problem.keys);
+    tile.own[row] = sight.last;
+    tile.first[row] = sight.first;
     tile.maximum[row] = -std::numeric_limits<float>::infinity();
     tile.sum[row] = 0;
   }
@@ -208,6 +213,11 @@ template <class Element>
 void finishTile(const ForwardProblem<Element>& problem, const HeadPadding& head, std::int64_t batch,
                 const QueryTile& tile) {
   for (std::int64_t row = 0; row < tile.rows; ++row) {
+    if (tile.first[row] > tile.own[row]) {  // it sees no key of this piece of the row
+      auto* output = problem.output.at(batch, tile.begin + row, tile.head);
+      std::memset(static_cast<void*>(output), 0, static_cast<std::size_t>(head.size) * sizeof(*output));
+      continue;
+    }
     storeScaled(tile.output + row * head.panelStride, 1.0f / tile.sum[row], head.size,
                 problem.output.at(batch, tile.begin + row, tile.head));
   }

@@ -44,10 +44,18 @@ class DocumentStarts {
   std::int64_t batchStride_ = 0;
 };
 
-// The first key that the query at place `own` sees; the last is its own.
-inline std::int32_t firstVisible(std::int64_t own, std::int32_t documentStart, std::int64_t window) {
+// The first and last key that a query sees among the `keys` of a piece of a row; first > last when it sees none. `own`
+// and `documentStart` are counted from the piece's first key.
+struct KeySight {
+  std::int32_t first = 0, last = 0;
+};
+inline KeySight sightOf(std::int64_t own, std::int64_t documentStart, std::int64_t window, std::int64_t keys) {
   const std::int64_t byWindow = window > 0 ? own - window + 1 : 0;
-  return static_cast<std::int32_t>(std::max<std::int64_t>(documentStart, byWindow));
+  const std::int64_t last = std::min(own, keys - 1);
+  // No further behind the last than one, so that ranges of several queries stay what they are without this one.
+  const std::int64_t first =
+      std::clamp<std::int64_t>(std::max(documentStart, byWindow), 0, std::max<std::int64_t>(last + 1, 0));
+  return {static_cast<std::int32_t>(first), static_cast<std::int32_t>(std::max<std::int64_t>(last, -1))};
 }
 
 struct Range {

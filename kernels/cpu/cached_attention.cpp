@@ -37,6 +37,7 @@ struct CachedProblem {
         lengths(static_cast<const std::int32_t*>(op.lengths.data)),
         batch(op.query.shape[0]),
         fresh(op.query.shape[1]),
+        capacity(op.keyCache.shape[2]),
         heads(op.query.shape[2]),
         kvHeads(op.key.shape[2]),
         headSize(op.query.shape[3]),
@@ -53,13 +54,13 @@ struct CachedProblem {
   // Keys that new token `token` of a sequence sees.
   Range visible(std::int64_t b, std::int64_t token) const {
     const std::int64_t own = lengths[b] + token;
-    return {std::max<std::int64_t>(0, firstVisible(own, 0, window)), own + 1};
+    return {sightOf(own, 0, window, own + 1).first, own + 1};
   }
 
   Heads<const Element> query, key, value;
   Heads<Element> keyCache, valueCache, output;
   const std::int32_t* lengths;
-  std::int64_t batch, fresh, heads, kvHeads, headSize, window;
+  std::int64_t batch, fresh, capacity, heads, kvHeads, headSize, window;
   float scale;
   std::int64_t chunks = 0;  // of the longest sequence
 };
@@ -92,6 +93,7 @@ void prefill(const CachedProblem<Element>& problem, Context& context) {
   forward.earlierKeys = problem.lengths;
   forward.batch = problem.batch;
   forward.queries = problem.fresh;
+  forward.keys = problem.capacity;
   forward.heads = problem.heads;
   forward.kvHeads = problem.kvHeads;
   forward.headSize = problem.headSize;

@@ -70,8 +70,12 @@ class CpuBackend : public Backend {
   void run(const RotaryBackward& call, Stream&) override { cpu::run(call, context_); }
   void run(const Attention& call, Stream&) override { cpu::run(call, context_); }
   void run(const AttentionBackward& call, Stream&) override { cpu::run(call, context_); }
+  void run(const MergeAttention& call, Stream&) override { cpu::run(call, context_); }
   void run(const CachedAttention& call, Stream&) override { cpu::run(call, context_); }
   void run(const LinearCrossEntropy& call, Stream&) override { cpu::run(call, context_); }
+  void run(const PartialCrossEntropy& call, Stream&) override { cpu::run(call, context_); }
+  void run(const MergeCrossEntropy& call, Stream&) override { cpu::run(call, context_); }
+  void run(const PartialCrossEntropyBackward& call, Stream&) override { cpu::run(call, context_); }
   void run(const AdamW& call, Stream&) override { cpu::run(call, context_); }
   void run(const NewtonSchulz& call, Stream&) override { cpu::run(call, context_); }
   void run(const SquaredNorm& call, Stream&) override { cpu::run(call, context_); }

@@ -14,6 +14,25 @@
 HWY_BEFORE_NAMESPACE();
 namespace tandem::kernels::cpu::HWY_NAMESPACE {
 
+// A part of the tables: rows outside of it are zeros.
+template <class Element>
+void gatherPart(const Embedding& call, std::int64_t row) {
+  const std::int64_t width = call.weight.shape[1];
+  Element* to = elements<Element>(call.output) + row * width;
+  std::fill(to, to + width, Element(0.0f));
+  const auto add = [&](const ConstTensorView& table, std::int64_t index) {
+    if (index < 0 || index >= table.shape[0]) return;
+    const Element* from = elements<Element>(table) + index * width;
+    forVectors(width, [=](std::int64_t i, auto extent) TANDEM_SIMD_LAMBDA {
+      store(hn::Add(load(to + i, extent), load(from + i, extent)), to + i, extent);
+    });
+  };
+  add(call.weight, elements<std::int32_t>(call.tokens)[row] - call.part.firstToken);
+  if (call.positionWeight) {
+    add(call.positionWeight, elements<std::int32_t>(call.positions)[row] - call.part.firstPosition);
+  }
+}
+
 void gather(const Embedding& call, std::int64_t begin, std::int64_t end) {
   withElement(call.weight.type, [&](auto* type) HWY_ATTR {
     using Element = std::remove_pointer_t<decltype(type)>;
@@ -21,6 +40,10 @@ void gather(const Embedding& call, std::int64_t begin, std::int64_t end) {
     const std::int32_t* tokens = elements<std::int32_t>(call.tokens);
     const std::int32_t* positions = elements<std::int32_t>(call.positions);
     for (std::int64_t row = begin; row < end; ++row) {
+      if (call.part.isPart) {
+        gatherPart<Element>(call, row);
+        continue;
+      }
       const Element* from = elements<Element>(call.weight) + tokens[row] * width;
       Element* to = elements<Element>(call.output) + row * width;
       if (!call.positionWeight) {
@@ -35,16 +58,17 @@ void gather(const Embedding& call, std::int64_t begin, std::int64_t end) {
   });
 }
 
-// Adds columns [begin, end) of the rows, taken in the given order, to the table's rows of their indices.
-void scatterAdd(const ConstTensorView& rows, const std::int32_t* indices, const std::int32_t* order, float* table,
-                std::int64_t begin, std::int64_t end) {
+// Adds columns [begin, end) of the first `count` rows in the given order to the table's rows of their indices, which
+// count from `firstIndex`.
+void scatterAdd(const ConstTensorView& rows, const std::int32_t* indices, std::int64_t firstIndex,
+                const std::int32_t* order, std::int64_t count, float* table, std::int64_t begin, std::int64_t end) {
   withElement(rows.type, [&](auto* type) HWY_ATTR {
     using Element = std::remove_pointer_t<decltype(type)>;
-    const std::int64_t width = rows.shape.last(), count = rows.shape.rows();
+    const std::int64_t width = rows.shape.last();
     for (std::int64_t place = 0; place < count; ++place) {
       const std::int64_t row = order[place];
       const Element* from = elements<Element>(rows) + row * width + begin;
-      float* to = table + indices[row] * width + begin;
+      float* to = table + (indices[row] - firstIndex) * width + begin;
       forVectors(end - begin, [=](std::int64_t i, auto extent) TANDEM_SIMD_LAMBDA {
         store(hn::Add(load(to + i, extent), load(from + i, extent)), to + i, extent);
       });
@@ -71,50 +95,67 @@ void checkIndices(const ConstTensorView& indices, std::int64_t limit, const char
   TANDEM_ASSERT(inside, std::string(what) + " outside of its table");
 }
 
-// The rows sorted by index, equal ones in their own order (counting sort), so that a table row stays in the cache while
-// it is added to.
-const std::int32_t* sortedRows(const std::int32_t* indices, std::int64_t count, std::int64_t limit, Context& context) {
+struct SortedRows {
+  const std::int32_t* order;
+  std::int64_t count;
+};
+
+// The rows whose index is in [first, first + limit), sorted by index, equal ones in their own order (counting sort), so
+// that a table row stays in the cache while it is added to.
+SortedRows sortedRows(const std::int32_t* indices, std::int64_t count, std::int64_t first, std::int64_t limit,
+                      Context& context) {
   const std::int64_t bytes = (limit + 1 + count) * static_cast<std::int64_t>(sizeof(std::int32_t));
   auto* places = reinterpret_cast<std::int32_t*>(context.scratch.get(0, bytes));
   std::int32_t* order = places + limit + 1;
   std::fill(places, places + limit + 1, 0);
-  for (std::int64_t row = 0; row < count; ++row) ++places[indices[row] + 1];
+  const auto isHere = [&](std::int64_t row) { return indices[row] >= first && indices[row] - first < limit; };
+  for (std::int64_t row = 0; row < count; ++row) {
+    if (isHere(row)) ++places[indices[row] - first + 1];
+  }
   for (std::int64_t index = 0; index < limit; ++index) places[index + 1] += places[index];
-  for (std::int64_t row = 0; row < count; ++row) order[places[indices[row]]++] = static_cast<std::int32_t>(row);
-  return order;
+  const std::int64_t here = places[limit];
+  for (std::int64_t row = 0; row < count; ++row) {
+    if (isHere(row)) order[places[indices[row] - first]++] = static_cast<std::int32_t>(row);
+  }
+  return {order, here};
 }
 
 // Threads share the columns, so every sum is taken in the same order at any thread count.
-void addToTable(const ConstTensorView& indices, const ConstTensorView& rows, const TensorView& table, bool accumulate,
-                Context& context) {
+void addToTable(const ConstTensorView& indices, std::int64_t first, const ConstTensorView& rows,
+                const TensorView& table, bool accumulate, Context& context) {
   if (!accumulate) run(Fill{table, 0.0f}, context);
-  const std::int64_t count = indices.shape.count();
-  if (count == 0) return;
+  if (indices.shape.count() == 0) return;
   const std::int32_t* values = elements<std::int32_t>(indices);
-  const std::int32_t* order = sortedRows(values, count, table.shape[0], context);
+  const SortedRows sorted = sortedRows(values, indices.shape.count(), first, table.shape[0], context);
+  if (sorted.count == 0) return;
   float* to = elements<float>(table);
-  parallelBlocks(context.threads, table.shape[1], 16, std::max<std::int64_t>(16, worthwhileElements / count),
+  parallelBlocks(context.threads, table.shape[1], 16, std::max<std::int64_t>(16, worthwhileElements / sorted.count),
                  [&](std::int64_t begin, std::int64_t end, int) {
-                   HWY_DYNAMIC_DISPATCH(scatterAdd)(rows, values, order, to, begin, end);
+                   HWY_DYNAMIC_DISPATCH(scatterAdd)(rows, values, first, sorted.order, sorted.count, to, begin, end);
                  });
 }
 
 }  // namespace
 
 void run(const Embedding& call, Context& context) {
-  checkIndices(call.tokens, call.weight.shape[0], "a token is");
-  if (call.positionWeight) checkIndices(call.positions, call.positionWeight.shape[0], "a position is");
+  if (!call.part.isPart) {
+    checkIndices(call.tokens, call.weight.shape[0], "a token is");
+    if (call.positionWeight) checkIndices(call.positions, call.positionWeight.shape[0], "a position is");
+  }
   parallelBlocks(context.threads, call.tokens.shape.count(), 1, worthwhileRows(call.weight.shape[1]),
-                 [&](std::int64_t begin, std::int64_t end, int) { HWY_DYNAMIC_DISPATCH(gather)
-                                                                  (call, begin, end); });
+                 [&](std::int64_t begin, std::int64_t end, int) {
+                   HWY_DYNAMIC_DISPATCH(gather)
+                   (call, begin, end);
+                 });
 }
 
 void run(const EmbeddingBackward& call, Context& context) {
-  checkIndices(call.tokens, call.gradWeight.shape[0], "a token is");
-  addToTable(call.tokens, call.gradOutput, call.gradWeight, call.accumulateWeight, context);
+  if (!call.part.isPart) checkIndices(call.tokens, call.gradWeight.shape[0], "a token is");
+  addToTable(call.tokens, call.part.firstToken, call.gradOutput, call.gradWeight, call.accumulateWeight, context);
   if (!call.gradPositionWeight) return;
-  checkIndices(call.positions, call.gradPositionWeight.shape[0], "a position is");
-  addToTable(call.positions, call.gradOutput, call.gradPositionWeight, call.accumulatePositionWeight, context);
+  if (!call.part.isPart) checkIndices(call.positions, call.gradPositionWeight.shape[0], "a position is");
+  addToTable(call.positions, call.part.firstPosition, call.gradOutput, call.gradPositionWeight,
+             call.accumulatePositionWeight, context);
 }
 
 }  // namespace tandem::kernels::cpu

@@ -67,6 +67,20 @@ float lossOfRow(float* logits, std::int64_t vocabulary, std::int64_t target, boo
   return top + std::log(total) - wanted;
 }
 
+float logSumExpOfRow(float* logits, std::int64_t vocabulary) {
+  const float top = largest(logits, vocabulary);
+  return top + std::log(exponentials(logits, vocabulary, top, false));
+}
+
+// Logits become gradScale * (e^(logit - logSumExp) - one at the target); a target below 0 is outside of the part.
+void gradientsOfRow(float* logits, std::int64_t vocabulary, std::int64_t target, float logSumExp, float gradScale) {
+  exponentials(logits, vocabulary, logSumExp, true);
+  forVectors(vocabulary, [=](std::int64_t i, auto extent) TANDEM_SIMD_LAMBDA {
+    store(hn::Mul(load(logits + i, extent), set(gradScale)), logits + i, extent);
+  });
+  if (target >= 0) logits[target] -= gradScale;
+}
+
 }  // namespace tandem::kernels::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
@@ -74,15 +88,27 @@ HWY_AFTER_NAMESPACE();
 namespace tandem::kernels::cpu {
 
 HWY_EXPORT(lossOfRow);
+HWY_EXPORT(logSumExpOfRow);
+HWY_EXPORT(gradientsOfRow);
 
 namespace {
 
 constexpr int logitsSlot = 0, weightSlot = 1, inputSlot = 2, gradInputSlot = 3, liveSlot = 4, convertSlot = 5;
 constexpr std::int64_t logitsBytes = std::int64_t{32} << 20;
 
+// Where the weight is that of a part of the vocabulary: one of `partials` and `logSumExp` is given.
+struct Part {
+  std::int64_t firstToken = 0;
+  float* partials = nullptr;         // [2, rows]; to be written
+  const float* logSumExp = nullptr;  // [rows], of the whole vocabulary
+
+  bool isPart() const { return partials != nullptr || logSumExp != nullptr; }
+};
+
 // One call: which rows have a target, and how many of them make a chunk.
 struct Work {
   const LinearCrossEntropy& call;
+  Part part;
   std::int64_t rows, width, vocabulary;
   std::int32_t* live = nullptr;  // the rows with a target, ascending
   std::int64_t liveCount = 0;
@@ -90,13 +116,14 @@ struct Work {
   bool direct = false;  // float32 and no row left out: chunks are the operands themselves
 };
 
-Work prepare(const LinearCrossEntropy& call, Context& context) {
-  Work work{call, call.input.shape.rows(), call.weight.shape[1], call.weight.shape[0]};
+Work prepare(const LinearCrossEntropy& call, const Part& part, Context& context) {
+  Work work{call, part, call.input.shape.rows(), call.weight.shape[1], call.weight.shape[0]};
   work.live = reinterpret_cast<std::int32_t*>(
       context.scratch.get(liveSlot, work.rows * static_cast<std::int64_t>(sizeof(std::int32_t))));
   const std::int32_t* targets = elements<std::int32_t>(call.targets);
   for (std::int64_t row = 0; row < work.rows; ++row) {
-    TANDEM_ASSERT(targets[row] >= -1 && targets[row] < work.vocabulary, "a target is outside of the vocabulary");
+    TANDEM_ASSERT(targets[row] >= -1 && (part.isPart() || targets[row] < work.vocabulary),
+                  "a target is outside of the vocabulary");
     if (targets[row] >= 0) work.live[work.liveCount++] = static_cast<std::int32_t>(row);
   }
   work.direct = call.input.type == DType::f32 && work.liveCount == work.rows;
@@ -153,6 +180,19 @@ void logitsOfChunk(const Work& work, std::int64_t count, const float* input, flo
   });
 }
 
+// Of row `row` of a part, whose logits these are: either what the part contributes, or their gradients.
+void treatRowOfPart(const Work& work, std::int64_t row, float* logits) {
+  std::int64_t target = elements<std::int32_t>(work.call.targets)[row] - work.part.firstToken;
+  if (target < 0 || target >= work.vocabulary) target = -1;
+  if (work.part.partials != nullptr) {
+    work.part.partials[row] = HWY_DYNAMIC_DISPATCH(logSumExpOfRow)(logits, work.vocabulary);
+    work.part.partials[work.rows + row] = target >= 0 ? logits[target] : 0.0f;
+  } else {
+    HWY_DYNAMIC_DISPATCH(gradientsOfRow)
+    (logits, work.vocabulary, target, work.part.logSumExp[row], elements<float>(work.call.gradScale)[0]);
+  }
+}
+
 void lossesOfChunk(const Work& work, std::int64_t first, std::int64_t count, float* logits, Context& context) {
   const bool gradients = static_cast<bool>(work.call.gradInput);
   const float gradScale = gradients ? elements<float>(work.call.gradScale)[0] : 0.0f;
@@ -162,6 +202,10 @@ void lossesOfChunk(const Work& work, std::int64_t first, std::int64_t count, flo
                  [&](std::int64_t begin, std::int64_t end, int) {
                    for (std::int64_t i = begin; i < end; ++i) {
                      const std::int32_t row = work.live[first + i];
+                     if (work.part.isPart()) {
+                       treatRowOfPart(work, row, logits + i * work.vocabulary);
+                       continue;
+                     }
                      losses[row] = HWY_DYNAMIC_DISPATCH(lossOfRow)(logits + i * work.vocabulary, work.vocabulary,
                                                                    targets[row], gradients, gradScale);
                    }
@@ -196,12 +240,11 @@ void gradientsOfChunk(const Work& work, std::int64_t first, std::int64_t count, 
                                   gradLogits, input, elements<float>(call.gradWeight));
 }
 
-}  // namespace
-
-void run(const LinearCrossEntropy& call, Context& context) {
-  const Work work = prepare(call, context);
+void runInChunks(const LinearCrossEntropy& call, const Part& part, Context& context) {
+  const Work work = prepare(call, part, context);
   if (work.liveCount < work.rows) {
-    run(Fill{call.losses, 0.0f}, context);
+    if (call.losses) run(Fill{call.losses, 0.0f}, context);
+    if (part.partials != nullptr) std::fill(part.partials, part.partials + 2 * work.rows, 0.0f);
     if (call.gradInput) run(Fill{call.gradInput, 0.0f}, context);
   }
   if (work.liveCount == 0 && call.gradWeight && !call.accumulateWeight) run(Fill{call.gradWeight, 0.0f}, context);
@@ -212,6 +255,43 @@ void run(const LinearCrossEntropy& call, Context& context) {
     logitsOfChunk(work, count, input, logits, context);
     lossesOfChunk(work, first, count, logits, context);
     if (call.gradInput) gradientsOfChunk(work, first, count, input, logits, context);
+  }
+}
+
+}  // namespace
+
+void run(const LinearCrossEntropy& call, Context& context) { runInChunks(call, {}, context); }
+
+void run(const PartialCrossEntropy& call, Context& context) {
+  runInChunks({.input = call.input, .weight = call.weight, .targets = call.targets},
+              {.firstToken = call.firstToken, .partials = elements<float>(call.partials)}, context);
+}
+
+void run(const PartialCrossEntropyBackward& call, Context& context) {
+  runInChunks({.input = call.input,
+               .weight = call.weight,
+               .targets = call.targets,
+               .gradScale = call.gradScale,
+               .gradInput = call.gradInput,
+               .gradWeight = call.gradWeight,
+               .accumulateWeight = call.accumulateWeight},
+              {.firstToken = call.firstToken, .logSumExp = elements<float>(call.logSumExp)}, context);
+}
+
+void run(const MergeCrossEntropy& call, Context&) {
+  const std::int64_t rows = call.targets.shape.count(), parts = call.partials.shape[0];
+  const std::int32_t* targets = elements<std::int32_t>(call.targets);
+  const float* partials = elements<float>(call.partials);
+  for (std::int64_t row = 0; row < rows; ++row) {
+    float top = partials[row], sum = 0, wanted = 0;
+    for (std::int64_t part = 1; part < parts; ++part) top = std::max(top, partials[part * 2 * rows + row]);
+    for (std::int64_t part = 0; part < parts; ++part) {
+      sum += std::exp(partials[part * 2 * rows + row] - top);
+      wanted += partials[(part * 2 + 1) * rows + row];
+    }
+    const float logSumExp = targets[row] >= 0 ? top + std::log(sum) : 0.0f;
+    elements<float>(call.logSumExp)[row] = logSumExp;
+    elements<float>(call.losses)[row] = targets[row] >= 0 ? logSumExp - wanted : 0.0f;
   }
 }
 

@@ -4,7 +4,7 @@
 #include <initializer_list>
 
 #include "common/base/error.h"
-#include "kernels/cuda/attention_kernels.h"
+#include "kernels/cuda/attention_heads.h"
 
 namespace tandem::kernels::cuda {
 
@@ -30,6 +30,12 @@ std::string obstacleOf(std::initializer_list<ConstTensorView> operands) {
   return "";
 }
 
+// The tiles of the tensor cores are laid over whole rows.
+template <class Call>
+std::string obstacleOf(const Call& call, std::initializer_list<ConstTensorView> operands) {
+  return isWholeRow(call) ? obstacleOf(operands) : "queries and keys are pieces of a longer row";
+}
+
 void checkHeadSize(const ConstTensorView& query) {
   if (query.shape[3] <= largestHeadSize) return;
   throw base::Error(base::ErrorKind::usage, "the CUDA attention kernels take head sizes up to " +
@@ -51,7 +57,7 @@ bool rowsLieAtMultiplesOf16Bytes(const ConstTensorView& view) {
 void run(const Attention& call, Context& context) {
   if (call.query.shape.count() == 0) return;
   checkHeadSize(call.query);
-  const std::string obstacle = obstacleOf({call.query, call.key, call.value, call.output});
+  const std::string obstacle = obstacleOf(call, {call.query, call.key, call.value, call.output});
   if (takesTensorCores(context.attention, "Attention", obstacle)) {
     flashForward(call, context);
   } else {
@@ -62,8 +68,8 @@ void run(const Attention& call, Context& context) {
 void run(const AttentionBackward& call, Context& context) {
   if (call.query.shape.count() == 0) return;
   checkHeadSize(call.query);
-  const std::string obstacle = obstacleOf(
-      {call.query, call.key, call.value, call.output, call.gradOutput, call.gradQuery, call.gradKey, call.gradValue});
+  const std::string obstacle = obstacleOf(call, {call.query, call.key, call.value, call.output, call.gradOutput,
+                                                 call.gradQuery, call.gradKey, call.gradValue});
   if (takesTensorCores(context.attention, "AttentionBackward", obstacle)) {
     flashBackward(call, context);
   } else {

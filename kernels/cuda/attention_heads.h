@@ -35,27 +35,45 @@ Heads<T> cacheOf(const TensorView& view) {
   return {static_cast<T*>(view.data), view.strides[0], view.strides[2], view.strides[1]};
 }
 
-// Query `query` of a sequence stands at a position among the keys and sees [firstKey, position]. Positions and first
-// keys never fall from one query to the next, so a run of queries sees what lies between its first's first key and its
-// last's position.
+// Query `query` of a sequence stands at a position among the keys and sees [firstKey, position], as far as these are
+// there. Positions and first keys never fall from one query to the next, so a run of queries sees what lies between its
+// first's first key and its last's position.
 struct Sight {
   const std::int32_t* documentStart = nullptr;  // [batch, queries]; null: all documents begin at 0
   const std::int32_t* lengths = nullptr;        // [batch]: keys before the first query; null: none
   int queries = 0;                              // of a sequence
   int window = 0;                               // 0: no limit
+  int earlier = 0;   // keys before the one at the first query's place: of pieces of a row, possibly below 0
+  int keyPlace = 0;  // of the first key in the row that documentStart counts in
+  int keys = 0;      // of a sequence; only asked of calls that are no cache's
 
-  __device__ int position(int batch, int query) const { return (lengths ? lengths[batch] : 0) + query; }
+  __device__ int position(int batch, int query) const { return (lengths ? lengths[batch] : earlier) + query; }
   __device__ int firstKey(int batch, int query) const {
-    const int document = documentStart ? documentStart[static_cast<std::int64_t>(batch) * queries + query] : 0;
-    return window > 0 ? max(document, position(batch, query) - window + 1) : document;
+    const int document =
+        documentStart ? documentStart[static_cast<std::int64_t>(batch) * queries + query] - keyPlace : 0;
+    const int first = window > 0 ? max(document, position(batch, query) - window + 1) : document;
+    return max(first, 0);
   }
+  // The last key that the query sees of those that are there; before the first when there is none.
+  __device__ int lastKey(int batch, int query) const { return min(position(batch, query), keys - 1); }
 };
 
 // Of a call over a whole row of the batch (Attention, AttentionBackward).
 template <class Call>
 Sight sightOf(const Call& call) {
-  return {elements<std::int32_t>(call.documentStart), nullptr, static_cast<int>(call.query.shape[1]),
-          static_cast<int>(call.window)};
+  return {.documentStart = elements<std::int32_t>(call.documentStart),
+          .lengths = nullptr,
+          .queries = static_cast<int>(call.query.shape[1]),
+          .window = static_cast<int>(call.window),
+          .earlier = static_cast<int>(call.firstQuery - call.firstKey),
+          .keyPlace = static_cast<int>(call.firstKey),
+          .keys = static_cast<int>(call.key.shape[1])};
+}
+
+// Whether queries and keys are those of one whole row.
+template <class Call>
+bool isWholeRow(const Call& call) {
+  return call.firstQuery == 0 && call.firstKey == 0 && call.query.shape[1] == call.key.shape[1];
 }
 
 // Query head h reads the keys of head h * kvHeads / heads.

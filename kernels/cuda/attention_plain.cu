@@ -35,7 +35,7 @@ struct PlainBackward {
   const float* deltas;
   Sight sight;
   Grouping grouping;
-  unsigned rows;  // batch * heads * time, for the keys batch * kvHeads * time
+  unsigned rows;  // batch * heads * time, for the keys batch * kvHeads * keys
   int size;
   bool vectors;
   float scale;
@@ -100,12 +100,13 @@ __global__ void __launch_bounds__(warps* warpLanes, blocksAtOnce) plainForwardKe
   const int warp = threadIdx.x / warpLanes, lane = threadIdx.x % warpLanes;
   const Place at(row, call.grouping.heads, call.sight.queries);
   const int kvHead = call.grouping.kvHeadOf(at.head), first = call.sight.firstKey(at.batch, at.place);
+  const int last = call.sight.lastKey(at.batch, at.place);
   shareRow(call.query.at(at.batch, at.place, at.head), call.size, queries[warp]);
   __syncwarp();
   float largest = -INFINITY, sum = 0, sums[owned] = {};
-  for (int chunk = first; chunk <= at.place; chunk += warpLanes) {
+  for (int chunk = first; chunk <= last; chunk += warpLanes) {
     const int key = chunk + lane;
-    const bool sees = key <= at.place;
+    const bool sees = key <= last;
     const float score =
         sees ? call.scale * dot(queries[warp], call.key.at(at.batch, key, kvHead), call.size, call.vectors) : -INFINITY;
     const float grown = fmaxf(largest, warpMax(score));
@@ -117,13 +118,13 @@ __global__ void __launch_bounds__(warps* warpLanes, blocksAtOnce) plainForwardKe
     __syncwarp();
 #pragma unroll
     for (int i = 0; i < owned; ++i) sums[i] *= shrink;
-    const int count = min(warpLanes, at.place - chunk + 1);
+    const int count = min(warpLanes, last - chunk + 1);
     for (int j = 0; j < count; ++j) {
       addRow(sums, weights[warp][j], call.value.at(at.batch, chunk + j, kvHead), call.size);
     }
     __syncwarp();  // before the next weights are written over these
   }
-  storeRow(sums, 1 / sum, call.output.at(at.batch, at.place, at.head), call.size);
+  storeRow(sums, first > last ? 0.0f : 1 / sum, call.output.at(at.batch, at.place, at.head), call.size);
   if (lane == 0) call.logSumExp[row] = largest + logf(sum);
 }
 
@@ -138,22 +139,23 @@ __global__ void __launch_bounds__(warps* warpLanes, blocksAtOnce) plainQueryBack
   const int warp = threadIdx.x / warpLanes, lane = threadIdx.x % warpLanes;
   const Place at(row, call.grouping.heads, call.sight.queries);
   const int kvHead = call.grouping.kvHeadOf(at.head), first = call.sight.firstKey(at.batch, at.place);
+  const int last = call.sight.lastKey(at.batch, at.place);
   shareRow(call.query.at(at.batch, at.place, at.head), call.size, queries[warp]);
   shareRow(call.gradOutput.at(at.batch, at.place, at.head), call.size, gradients[warp]);
   __syncwarp();
   const float logSumExp = call.logSumExp[row], delta = call.deltas[row];
   float sums[owned] = {};
-  for (int chunk = first; chunk <= at.place; chunk += warpLanes) {
+  for (int chunk = first; chunk <= last; chunk += warpLanes) {
     const int key = chunk + lane;
     float gradScore = 0;
-    if (key <= at.place) {
+    if (key <= last) {
       const float score = call.scale * dot(queries[warp], call.key.at(at.batch, key, kvHead), call.size, call.vectors);
       const float gradWeight = dot(gradients[warp], call.value.at(at.batch, key, kvHead), call.size, call.vectors);
       gradScore = expf(score - logSumExp) * (gradWeight - delta);
     }
     gradScores[warp][lane] = gradScore;
     __syncwarp();
-    const int count = min(warpLanes, at.place - chunk + 1);
+    const int count = min(warpLanes, last - chunk + 1);
     for (int j = 0; j < count; ++j) {
       addRow(sums, gradScores[warp][j], call.key.at(at.batch, chunk + j, kvHead), call.size);
     }
@@ -172,7 +174,8 @@ __global__ void __launch_bounds__(warps* warpLanes, blocksAtOnce) plainKeyBackwa
   const unsigned row = rowOfWarp();
   if (row >= call.rows) return;
   const int warp = threadIdx.x / warpLanes, lane = threadIdx.x % warpLanes, time = call.sight.queries;
-  const Place at(row, call.grouping.kvHeads, time);
+  const Place at(row, call.grouping.kvHeads, call.sight.keys);
+  const int firstQuery = max(0, at.place - call.sight.earlier);  // that stands no earlier than the key
   shareRow(call.key.at(at.batch, at.place, at.head), call.size, keys[warp]);
   shareRow(call.value.at(at.batch, at.place, at.head), call.size, values[warp]);
   __syncwarp();
@@ -180,7 +183,7 @@ __global__ void __launch_bounds__(warps* warpLanes, blocksAtOnce) plainKeyBackwa
   const int endHead = call.grouping.firstHeadOf(at.head + 1);
   for (int head = call.grouping.firstHeadOf(at.head); head < endHead; ++head) {
     const std::int64_t statistics = (static_cast<std::int64_t>(at.batch) * call.grouping.heads + head) * time;
-    for (int chunk = at.place; chunk < time && call.sight.firstKey(at.batch, chunk) <= at.place; chunk += warpLanes) {
+    for (int chunk = firstQuery; chunk < time && call.sight.firstKey(at.batch, chunk) <= at.place; chunk += warpLanes) {
       const int query = chunk + lane;
       float weight = 0, gradScore = 0;
       const bool sees = query < time && call.sight.firstKey(at.batch, query) <= at.place;
@@ -218,7 +221,41 @@ Grid gridFor(unsigned rows, const Context& context, std::source_location where =
   return {dim3(static_cast<unsigned>(ceilDivide(rows, warps))), dim3(warps * warpLanes), 0, context.stream, where};
 }
 
+// A warp a row of queries and head.
+template <class T>
+__global__ void __launch_bounds__(warps* warpLanes)
+    mergeKernel(Heads<const T> other, const float* otherLogSumExp, Heads<T> output, float* logSumExp, unsigned rows,
+                unsigned heads, unsigned time, int size) {
+  const unsigned row = rowOfWarp();
+  if (row >= rows) return;
+  const Place at(row, heads, time);
+  const float own = logSumExp[row], others = otherLogSumExp[row], top = fmaxf(own, others);
+  const bool nothing = top == -INFINITY;
+  const float both = nothing ? top : top + logf(expf(own - top) + expf(others - top));
+  const float share = nothing ? 0.0f : expf(own - both), otherShare = nothing ? 0.0f : expf(others - both);
+  T* const to = output.at(at.batch, at.place, at.head);
+  const T* const from = other.at(at.batch, at.place, at.head);
+  for (int i = static_cast<int>(threadIdx.x) % warpLanes; i < size; i += warpLanes) {
+    to[i] = fromFloat<T>(share * toFloat(to[i]) + otherShare * toFloat(from[i]));
+  }
+  __syncwarp();  // all lanes have read
+  if (threadIdx.x % warpLanes == 0) logSumExp[row] = both;
+}
+
 }  // namespace
+
+void run(const MergeAttention& call, Context& context) {
+  if (call.output.shape.count() == 0) return;
+  withStorage(call.output.type, "MergeAttention", [&](auto element) {
+    using T = decltype(element);
+    const Shape& shape = call.output.shape;
+    check(launch<mergeKernel<T>>(gridFor(rowCount(shape), context), headsOf<T>(call.otherOutput),
+                                 elements<float>(call.otherLogSumExp), headsOf<T>(call.output),
+                                 elements<float>(call.logSumExp), rowCount(shape), static_cast<unsigned>(shape[2]),
+                                 static_cast<unsigned>(shape[1]), static_cast<int>(shape[3])),
+          "MergeAttention");
+  });
+}
 
 void plainForward(const Attention& call, Context& context) {
   withStorage(call.query.type, "Attention", [&](auto element) {

@@ -166,8 +166,12 @@ class CudaBackend : public Backend {
   void run(const RotaryBackward& call, Stream& stream) override { cuda::run(call, contextOf(stream)); }
   void run(const Attention& call, Stream& stream) override { cuda::run(call, contextOf(stream)); }
   void run(const AttentionBackward& call, Stream& stream) override { cuda::run(call, contextOf(stream)); }
+  void run(const MergeAttention& call, Stream& stream) override { cuda::run(call, contextOf(stream)); }
   void run(const CachedAttention& call, Stream& stream) override { cuda::run(call, contextOf(stream)); }
   void run(const LinearCrossEntropy& call, Stream& stream) override { cuda::run(call, contextOf(stream)); }
+  void run(const PartialCrossEntropy& call, Stream& stream) override { cuda::run(call, contextOf(stream)); }
+  void run(const MergeCrossEntropy& call, Stream& stream) override { cuda::run(call, contextOf(stream)); }
+  void run(const PartialCrossEntropyBackward& call, Stream& stream) override { cuda::run(call, contextOf(stream)); }
   void run(const AdamW& call, Stream& stream) override { cuda::run(call, contextOf(stream)); }
   void run(const NewtonSchulz& call, Stream& stream) override { cuda::run(call, contextOf(stream)); }
   void run(const SquaredNorm& call, Stream& stream) override { cuda::run(call, contextOf(stream)); }

@@ -27,7 +27,30 @@ struct EmbeddingOperands {
   const T* __restrict__ positionWeight;
   T* __restrict__ output;
   std::int64_t rows, width;
+  TablePart part;
+  std::int64_t vocabulary, positionCount;  // rows of the tables
 };
+
+// Of a part of the tables: a warp a row, as below; what is outside of the part is zeros.
+template <class T, int N>
+__global__ void __launch_bounds__(gatherThreads) embeddingPartKernel(EmbeddingOperands<T> op) {
+  const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * gatherRows + threadIdx.x / warpLanes;
+  if (row >= op.rows) return;
+  const std::int64_t token = op.tokens[row] - op.part.firstToken;
+  const std::int64_t position = op.positionWeight != nullptr ? op.positions[row] - op.part.firstPosition : -1;
+  T* __restrict__ to = op.output + row * op.width;
+  for (std::int64_t column = (threadIdx.x % warpLanes) * N; column < op.width; column += warpLanes * N) {
+    float sum[N] = {};
+    float value[N];
+    if (token >= 0 && token < op.vocabulary) load(op.weight + token * op.width + column, sum);
+    if (position >= 0 && position < op.positionCount) {
+      load(op.positionWeight + position * op.width + column, value);
+#pragma unroll
+      for (int i = 0; i < N; ++i) sum[i] += value[i];
+    }
+    store(to + column, sum);
+  }
+}
 
 template <class T, int N, bool positioned>
 __global__ void __launch_bounds__(gatherThreads) embeddingKernel(EmbeddingOperands<T> op) {
@@ -67,6 +90,7 @@ struct ScatterOperands {
   float* __restrict__ rests;  // [chunks][width]: sums of the runs that chunks begin with, if those began before
   std::int64_t rows, width;
   bool accumulate;
+  int tableRows;  // a key of that many stands for what is outside of the table: it comes last, and is left out
 };
 
 template <int N>
@@ -95,6 +119,7 @@ __global__ void __launch_bounds__(columnThreads) sumRunsKernel(ScatterOperands<T
   bool isRest = begin > 0 && sorted[-1].x == token;
   float sum[N] = {};
   const auto finishRun = [&] {
+    if (token >= op.tableRows) return;
     if (isRest) {
       store(op.rests + blockIdx.x * op.width + column, sum);
     } else {
@@ -134,13 +159,13 @@ __global__ void __launch_bounds__(columnThreads) sumRunsKernel(ScatterOperands<T
 template <int N>
 __global__ void __launch_bounds__(columnThreads)
     addRestsKernel(const int2* __restrict__ sorted, const float* __restrict__ rests, float* __restrict__ table,
-                   std::int64_t rows, std::int64_t width) {
+                   std::int64_t rows, std::int64_t width, int tableRows) {
   const std::int64_t column = (static_cast<std::int64_t>(blockIdx.y) * blockDim.x + threadIdx.x) * N;
   const std::int64_t begin = static_cast<std::int64_t>(blockIdx.x) * chunkLength;
   std::int64_t next = begin + chunkLength;  // where the next chunk begins
   if (column >= width || next >= rows) return;
   const int token = sorted[next - 1].x;
-  if (sorted[next].x != token) return;                                                // nothing goes on
+  if (sorted[next].x != token || token >= tableRows) return;                          // nothing goes on
   if (begin > 0 && sorted[begin].x == token && sorted[begin - 1].x == token) return;  // it began before
   float sum[N];
   load(table + token * width + column, sum);
@@ -154,16 +179,16 @@ __global__ void __launch_bounds__(columnThreads)
   store(table + token * width + column, sum);
 }
 
-// table[keys[r]] (+)= rows[r].
-void scatter(const ConstTensorView& keys, const ConstTensorView& rows, const TensorView& table, bool accumulate,
-             Context& context) {
+// table[keys[r] - first] (+)= rows[r], for the keys of the table.
+void scatter(const ConstTensorView& keys, std::int64_t first, bool isPart, const ConstTensorView& rows,
+             const TensorView& table, bool accumulate, Context& context) {
   if (!accumulate) {
     check(cudaMemsetAsync(table.data, 0, static_cast<std::size_t>(table.shape.count()) * sizeof(float), context.stream),
           "EmbeddingBackward");
   }
   const std::int64_t count = keys.shape.count(), width = table.shape[1];
   if (count == 0 || width == 0) return;
-  const int2* sorted = sortRows(elements<std::int32_t>(keys), count, table.shape[0], context);
+  const int2* sorted = sortRows({elements<std::int32_t>(keys), count, first, table.shape[0], isPart}, context);
   const std::int64_t chunks = ceilDivide(count, chunkLength);
   auto* rests = context.scratch.get<float>(1, chunks * width);
   withStorage(rows.type, "EmbeddingBackward", [&](auto element) {
@@ -174,9 +199,11 @@ void scatter(const ConstTensorView& keys, const ConstTensorView& rows, const Ten
       const std::int64_t threads = std::min<std::int64_t>(columnThreads, ceilDivide(vectors, warpLanes) * warpLanes);
       const Grid grid(dim3(static_cast<unsigned>(chunks), static_cast<unsigned>(ceilDivide(vectors, threads))),
                       dim3(static_cast<unsigned>(threads)), 0, context.stream);
-      const ScatterOperands<T> op{sorted, elements<T>(rows), elements<float>(table), rests, count, width, accumulate};
+      const ScatterOperands<T> op{sorted, elements<T>(rows), elements<float>(table),          rests, count,
+                                  width,  accumulate,        static_cast<int>(table.shape[0])};
       check(launch<sumRunsKernel<T, vector()>>(grid, op), "EmbeddingBackward");
-      check(launch<addRestsKernel<vector()>>(grid, sorted, static_cast<const float*>(rests), op.table, count, width),
+      check(launch<addRestsKernel<vector()>>(grid, sorted, static_cast<const float*>(rests), op.table, count, width,
+                                             op.tableRows),
             "EmbeddingBackward");
     });
   });
@@ -196,21 +223,27 @@ void run(const Embedding& call, Context& context) {
                                   elements<T>(call.positionWeight),
                                   elements<T>(call.output),
                                   rows,
-                                  width};
+                                  width,
+                                  call.part,
+                                  call.weight.shape[0],
+                                  call.positionWeight ? call.positionWeight.shape[0] : 0};
     withVector<n>(rowsTakeVectors<n>(width, call.weight, call.positionWeight, call.output), [&](auto vector) {
       const Grid grid(dim3(static_cast<unsigned>(ceilDivide(rows, gatherRows))), dim3(gatherThreads), 0,
                       context.stream);
-      check(call.positionWeight ? launch<embeddingKernel<T, vector(), true>>(grid, op)
-                                : launch<embeddingKernel<T, vector(), false>>(grid, op),
+      check(call.part.isPart      ? launch<embeddingPartKernel<T, vector()>>(grid, op)
+            : call.positionWeight ? launch<embeddingKernel<T, vector(), true>>(grid, op)
+                                  : launch<embeddingKernel<T, vector(), false>>(grid, op),
             "Embedding");
     });
   });
 }
 
 void run(const EmbeddingBackward& call, Context& context) {
-  scatter(call.tokens, call.gradOutput, call.gradWeight, call.accumulateWeight, context);
+  scatter(call.tokens, call.part.firstToken, call.part.isPart, call.gradOutput, call.gradWeight, call.accumulateWeight,
+          context);
   if (!call.gradPositionWeight) return;
-  scatter(call.positions, call.gradOutput, call.gradPositionWeight, call.accumulatePositionWeight, context);
+  scatter(call.positions, call.part.firstPosition, call.part.isPart, call.gradOutput, call.gradPositionWeight,
+          call.accumulatePositionWeight, context);
 }
 
 }  // namespace tandem::kernels::cuda

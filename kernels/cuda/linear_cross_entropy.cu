@@ -118,6 +118,66 @@ __global__ void __launch_bounds__(threads)
   if (to != nullptr) writeGradients<threads>(row, all, *gradScale, to);
 }
 
+// Where the weight is that of a part of the vocabulary: one of `partials` and `logSumExp` is given.
+struct Part {
+  std::int64_t firstToken = 0;
+  float* partials = nullptr;         // [2, rows]; to be written
+  const float* logSumExp = nullptr;  // [rows], of the whole vocabulary
+
+  bool isPart() const { return partials != nullptr || logSumExp != nullptr; }
+};
+
+// What a part contributes to each row: its log-sum-exp, and the target's logit where that is in the part.
+template <int threads>
+__global__ void __launch_bounds__(threads)
+    partialsKernel(const float* logits, std::int64_t stride, int vocabulary, const std::int32_t* targets,
+                   std::int64_t firstToken, float* logSumExps, float* wanted) {
+  const std::int64_t target = targets[blockIdx.x] - firstToken;
+  if (targets[blockIdx.x] < 0) {
+    if (threadIdx.x == 0) logSumExps[blockIdx.x] = wanted[blockIdx.x] = 0;
+    return;
+  }
+  const Row row{logits + blockIdx.x * stride, vocabulary, 0};
+  const Running all = statisticsOf<threads>(row);
+  if (threadIdx.x != 0) return;
+  logSumExps[blockIdx.x] = all.largest + logf(all.sum);
+  wanted[blockIdx.x] = target >= 0 && target < vocabulary ? row.logits[target] : 0.0f;
+}
+
+// The gradients of a part's logits, given the log-sum-exp of the whole vocabulary.
+template <class T, int threads>
+__global__ void __launch_bounds__(threads)
+    partialGradientsKernel(const float* logits, std::int64_t stride, int vocabulary, const std::int32_t* targets,
+                           std::int64_t firstToken, const float* logSumExps, const float* gradScale, T* gradients) {
+  T* const to = gradients + blockIdx.x * stride;
+  if (targets[blockIdx.x] < 0) {
+    writeZeros<threads>(vocabulary, to);
+    return;
+  }
+  const std::int64_t target = targets[blockIdx.x] - firstToken;
+  const Row row{logits + blockIdx.x * stride, vocabulary,
+                target >= 0 && target < vocabulary ? static_cast<int>(target) : -1};
+  writeGradients<threads>(row, Running{logSumExps[blockIdx.x], 1.0f}, *gradScale, to);
+}
+
+constexpr int mergeThreads = 128;
+
+__global__ void __launch_bounds__(mergeThreads)
+    mergeKernel(const float* partials, std::int64_t parts, std::int64_t rows, const std::int32_t* targets,
+                float* losses, float* logSumExps) {
+  const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * mergeThreads + threadIdx.x;
+  if (row >= rows) return;
+  float top = partials[row], sum = 0, wanted = 0;
+  for (std::int64_t part = 1; part < parts; ++part) top = fmaxf(top, partials[part * 2 * rows + row]);
+  for (std::int64_t part = 0; part < parts; ++part) {
+    sum += __expf(partials[part * 2 * rows + row] - top);
+    wanted += partials[(part * 2 + 1) * rows + row];
+  }
+  const float logSumExp = targets[row] >= 0 ? top + logf(sum) : 0.0f;
+  logSumExps[row] = logSumExp;
+  losses[row] = targets[row] >= 0 ? logSumExp - wanted : 0.0f;
+}
+
 // A chunk of the rows of a call, and its scratch.
 struct Chunk {
   std::int64_t first, rows, stride;
@@ -132,19 +192,37 @@ ConstTensorView rowsOf(const ConstTensorView& view, const Chunk& chunk) {
 }
 
 template <int threads>
-void launchLosses(const LinearCrossEntropy& call, const Chunk& chunk, Context& context) {
+void launchLosses(const LinearCrossEntropy& call, const Part& part, const Chunk& chunk, Context& context) {
+  const Grid grid(dim3(static_cast<unsigned>(chunk.rows)), dim3(threads), 0, context.stream);
+  const int vocabulary = static_cast<int>(call.weight.shape[0]);
+  const std::int32_t* targets = elements<std::int32_t>(call.targets) + chunk.first;
+  if (part.partials != nullptr) {
+    check(launch<partialsKernel<threads>>(grid, static_cast<const float*>(chunk.logits), chunk.stride, vocabulary,
+                                          targets, part.firstToken, part.partials + chunk.first,
+                                          part.partials + call.input.shape.rows() + chunk.first),
+          "PartialCrossEntropy");
+    return;
+  }
+  if (part.logSumExp != nullptr) {
+    withStorage(call.input.type, "PartialCrossEntropyBackward", [&](auto element) {
+      using T = decltype(element);
+      check(launch<partialGradientsKernel<T, threads>>(
+                grid, static_cast<const float*>(chunk.logits), chunk.stride, vocabulary, targets, part.firstToken,
+                part.logSumExp + chunk.first, elements<float>(call.gradScale), static_cast<T*>(chunk.gradients)),
+            "PartialCrossEntropyBackward");
+    });
+    return;
+  }
   withStorage(call.input.type, "LinearCrossEntropy", [&](auto element) {
     using T = decltype(element);
     check(launch<crossEntropyKernel<T, threads>>(
-              {dim3(static_cast<unsigned>(chunk.rows)), dim3(threads), 0, context.stream}, chunk.logits, chunk.stride,
-              static_cast<int>(call.weight.shape[0]), elements<std::int32_t>(call.targets) + chunk.first,
-              elements<float>(call.gradScale), elements<float>(call.losses) + chunk.first,
-              static_cast<T*>(chunk.gradients)),
+              grid, chunk.logits, chunk.stride, vocabulary, targets, elements<float>(call.gradScale),
+              elements<float>(call.losses) + chunk.first, static_cast<T*>(chunk.gradients)),
           "LinearCrossEntropy");
   });
 }
 
-void runChunk(const LinearCrossEntropy& call, const Chunk& chunk, Context& context) {
+void runChunk(const LinearCrossEntropy& call, const Part& part, const Chunk& chunk, Context& context) {
   MatrixProduct& products = *context.matrixProduct;
   const std::int64_t vocabulary = call.weight.shape[0];
   const Matrix input = matrixOf(rowsOf(call.input, chunk)), weight = matrixOf(call.weight);
@@ -154,9 +232,9 @@ void runChunk(const LinearCrossEntropy& call, const Chunk& chunk, Context& conte
                        .target = {chunk.logits, DType::f32, chunk.rows, vocabulary, chunk.stride}},
                context.stream);
   if (vocabulary >= longRow) {
-    launchLosses<512>(call, chunk, context);
+    launchLosses<512>(call, part, chunk, context);
   } else {
-    launchLosses<128>(call, chunk, context);
+    launchLosses<128>(call, part, chunk, context);
   }
   if (!call.gradInput) return;
   const Matrix gradients{chunk.gradients, call.input.type, chunk.rows, vocabulary, chunk.stride};
@@ -173,9 +251,7 @@ std::int64_t strideOf(const LinearCrossEntropy& call) {
   return ceilDivide(call.weight.shape[0], lanesWide) * lanesWide;
 }
 
-}  // namespace
-
-void runInChunks(const LinearCrossEntropy& call, std::int64_t chunkRows, Context& context) {
+void runPart(const LinearCrossEntropy& call, const Part& part, std::int64_t chunkRows, Context& context) {
   const std::int64_t rows = call.input.shape.rows(), stride = strideOf(call);
   if (rows == 0 && call.gradWeight && !call.accumulateWeight) run(Fill{call.gradWeight, 0.0f}, context);
   if (rows == 0) return;
@@ -188,17 +264,53 @@ void runInChunks(const LinearCrossEntropy& call, std::int64_t chunkRows, Context
                     : context.scratch.get(gradientsSlot, count * base::byteSize(call.input.type));
   }
   for (std::int64_t first = 0; first < rows; first += chunkRows) {
-    runChunk(call, Chunk{first, std::min(chunkRows, rows - first), stride, logits, gradients}, context);
+    runChunk(call, part, Chunk{first, std::min(chunkRows, rows - first), stride, logits, gradients}, context);
   }
 }
 
-void run(const LinearCrossEntropy& call, Context& context) {
+// Chunks of about one size, whole tiles each.
+std::int64_t chunkRowsOf(const LinearCrossEntropy& call) {
   const std::int64_t rows = std::max<std::int64_t>(1, call.input.shape.rows());
   const std::int64_t rowBytes = std::max<std::int64_t>(1, strideOf(call)) * static_cast<std::int64_t>(sizeof(float));
   const std::int64_t fitting = std::max<std::int64_t>(1, logitsBytes / rowBytes);
-  // Chunks of about one size, whole tiles each.
   const std::int64_t even = ceilDivide(rows, ceilDivide(rows, fitting));
-  runInChunks(call, std::min(rows, ceilDivide(even, rowMultiple) * rowMultiple), context);
+  return std::min(rows, ceilDivide(even, rowMultiple) * rowMultiple);
+}
+
+}  // namespace
+
+void runInChunks(const LinearCrossEntropy& call, std::int64_t chunkRows, Context& context) {
+  runPart(call, {}, chunkRows, context);
+}
+
+void run(const LinearCrossEntropy& call, Context& context) { runPart(call, {}, chunkRowsOf(call), context); }
+
+void run(const PartialCrossEntropy& call, Context& context) {
+  const LinearCrossEntropy whole{.input = call.input, .weight = call.weight, .targets = call.targets};
+  runPart(whole, {.firstToken = call.firstToken, .partials = elements<float>(call.partials)}, chunkRowsOf(whole),
+          context);
+}
+
+void run(const PartialCrossEntropyBackward& call, Context& context) {
+  const LinearCrossEntropy whole{.input = call.input,
+                                 .weight = call.weight,
+                                 .targets = call.targets,
+                                 .gradScale = call.gradScale,
+                                 .gradInput = call.gradInput,
+                                 .gradWeight = call.gradWeight,
+                                 .accumulateWeight = call.accumulateWeight};
+  runPart(whole, {.firstToken = call.firstToken, .logSumExp = elements<float>(call.logSumExp)}, chunkRowsOf(whole),
+          context);
+}
+
+void run(const MergeCrossEntropy& call, Context& context) {
+  const std::int64_t rows = call.targets.shape.count();
+  if (rows == 0) return;
+  check(launch<mergeKernel>(
+            {dim3(static_cast<unsigned>(ceilDivide(rows, mergeThreads))), dim3(mergeThreads), 0, context.stream},
+            elements<float>(call.partials), call.partials.shape[0], rows, elements<std::int32_t>(call.targets),
+            elements<float>(call.losses), elements<float>(call.logSumExp)),
+        "MergeCrossEntropy");
 }
 
 }  // namespace tandem::kernels::cuda

@@ -30,10 +30,13 @@ struct Pairs {
   const int2* pairs;
   const std::int32_t* keys;
   std::int64_t count;
-  int shift;  // of this pass's digit
+  std::int64_t first, limit;  // keys count from `first`; one outside of [first, first + limit) becomes `limit`
+  int shift;                  // of this pass's digit
 
   __device__ __forceinline__ int2 at(std::int64_t i) const {
-    return pairs == nullptr ? make_int2(keys[i], static_cast<int>(i)) : pairs[i];
+    if (pairs != nullptr) return pairs[i];
+    const std::int64_t key = keys[i] - first;
+    return make_int2(static_cast<int>(key >= 0 && key < limit ? key : limit), static_cast<int>(i));
   }
   __device__ __forceinline__ int digit(int key) const { return (key >> shift) & (digits - 1); }
 };
@@ -139,15 +142,17 @@ __global__ void __launch_bounds__(sortThreads) movePairsKernel(Pairs in, const i
 
 }  // namespace
 
-const int2* sortRows(const std::int32_t* keys, std::int64_t count, std::int64_t limit, Context& context) {
+const int2* sortRows(const SortKeys& keys, Context& context) {
+  const std::int64_t count = keys.count;
   const std::int64_t tiles = ceilDivide(count, tileSize);
   // One piece of scratch: two rooms for the pairs, then the counts.
   auto* pairs = context.scratch.get<int2>(0, 2 * count + ceilDivide(tiles * digits, 2));
   int2 *to = pairs, *other = pairs + count;
   int* counts = reinterpret_cast<int*>(pairs + 2 * count);
-  Pairs in{nullptr, keys, count, 0};
+  Pairs in{nullptr, keys.keys, count, keys.first, keys.limit, 0};
   const Grid grid(dim3(static_cast<unsigned>(tiles)), dim3(sortThreads), 0, context.stream);
-  const int bits = std::bit_width(static_cast<std::uint64_t>(limit > 1 ? limit - 1 : 1));
+  const std::int64_t largest = keys.mayBeOutside ? keys.limit : keys.limit - 1;
+  const int bits = std::bit_width(static_cast<std::uint64_t>(largest > 1 ? largest : 1));
   for (in.shift = 0; in.shift < bits; in.shift += digitBits) {
     check(launch<countDigitsKernel>(grid, in, counts), "sorting rows by token");
     check(launch<scanKernel>({dim3(1), dim3(scanThreads), 0, context.stream}, counts, tiles * digits),

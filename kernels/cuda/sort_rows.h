@@ -9,8 +9,15 @@
 
 namespace tandem::kernels::cuda {
 
-// Pairs (key, row) for row < count, in order; keys lie in [0, limit). On the device, in slot 0 of the scratch, until
-// that is asked for again.
-const int2* sortRows(const std::int32_t* keys, std::int64_t count, std::int64_t limit, Context& context);
+struct SortKeys {
+  const std::int32_t* keys;
+  std::int64_t count;
+  std::int64_t first, limit;  // keys lie in [first, first + limit)
+  bool mayBeOutside;          // or somewhere else too
+};
+
+// Pairs (key - first, row) for row < count, in order; keys outside of the range become `limit`, and so come last. On
+// the device, in slot 0 of the scratch, until that is asked for again.
+const int2* sortRows(const SortKeys& keys, Context& context);
 
 }  // namespace tandem::kernels::cuda

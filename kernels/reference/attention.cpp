@@ -21,9 +21,21 @@ Index firstKey(Index place, Index documentStart, Index window) {
   return window > 0 ? std::max(documentStart, place - window + 1) : documentStart;
 }
 
+// The keys [begin, end) of a piece of a row that query `t` of another piece sees.
+struct Seen {
+  Index begin, end;
+};
+template <class Call>
+Seen seenBy(const Call& op, Index batch, Index t) {
+  const Index place = op.firstQuery + t, documentStart = loadIndex(op.documentStart, batch * op.query.shape[1] + t);
+  const Index begin = std::max<Index>(0, firstKey(place, documentStart, op.window) - op.firstKey);
+  return {begin, std::min(op.key.shape[1], place - op.firstKey + 1)};
+}
+
 double logSumExpOf(const std::vector<double>& scores) {
   double largest = -std::numeric_limits<double>::infinity();
   for (const double score : scores) largest = std::max(largest, score);
+  if (scores.empty()) return largest;
   double sum = 0;
   for (const double score : scores) sum += std::exp(score - largest);
   return largest + std::log(sum);
@@ -38,17 +50,17 @@ void run(const Attention& op) {
     for (Index h = 0; h < heads; ++h) {
       const Index kvHead = h * kvHeads / heads;
       for (Index t = 0; t < time; ++t) {
-        const Index first = firstKey(t, loadIndex(op.documentStart, b * time + t), op.window);
+        const Seen seen = seenBy(op, b, t);
         std::vector<double> scores;
-        for (Index s = first; s <= t; ++s) {
+        for (Index s = seen.begin; s < seen.end; ++s) {
           scores.push_back(op.scale *
                            dot(op.query, offsetOf(op.query, b, t, h), op.key, offsetOf(op.key, b, s, kvHead), size));
         }
         const double logSumExp = logSumExpOf(scores);
         for (Index i = 0; i < size; ++i) {
           double sum = 0;
-          for (Index s = first; s <= t; ++s) {
-            const double weight = std::exp(scores[static_cast<std::size_t>(s - first)] - logSumExp);
+          for (Index s = seen.begin; s < seen.end; ++s) {
+            const double weight = std::exp(scores[static_cast<std::size_t>(s - seen.begin)] - logSumExp);
             sum += weight * load(op.value, offsetOf(op.value, b, s, kvHead) + i);
           }
           store(op.output, offsetOf(op.output, b, t, h) + i, sum);
@@ -88,7 +100,8 @@ void queryBackward(const AttentionBackward& op, Index b, Index h, Index t, Index
   const double logSumExp = load(op.logSumExp, (b * heads + h) * time + t);
   const double delta = dot(op.gradOutput, gradAt, op.output, offsetOf(op.output, b, t, h), size);
   std::vector<double> gradQuery(static_cast<std::size_t>(size));
-  for (Index s = firstKey(t, loadIndex(op.documentStart, b * time + t), op.window); s <= t; ++s) {
+  const Seen seen = seenBy(op, b, t);
+  for (Index s = seen.begin; s < seen.end; ++s) {
     const Index keyAt = offsetOf(op.key, b, s, kvHead), valueAt = offsetOf(op.value, b, s, kvHead);
     const double weight = std::exp(op.scale * dot(op.query, queryAt, op.key, keyAt, size) - logSumExp);
     const double gradScore = weight * (dot(op.gradOutput, gradAt, op.value, valueAt, size) - delta);
@@ -107,16 +120,39 @@ void queryBackward(const AttentionBackward& op, Index b, Index h, Index t, Index
 
 void run(const AttentionBackward& op) {
   const Index batch = op.query.shape[0], time = op.query.shape[1], heads = op.query.shape[2], size = op.query.shape[3];
-  const Index kvHeads = op.key.shape[2];
+  const Index kvHeads = op.key.shape[2], keys = op.key.shape[1];
   for (Index b = 0; b < batch; ++b) {
     for (Index kvHead = 0; kvHead < kvHeads; ++kvHead) {
-      HeadSum gradKey(time, size), gradValue(time, size);
+      HeadSum gradKey(keys, size), gradValue(keys, size);
       for (Index h = 0; h < heads; ++h) {
         if (h * kvHeads / heads != kvHead) continue;
         for (Index t = 0; t < time; ++t) queryBackward(op, b, h, t, kvHead, gradKey, gradValue);
       }
       gradKey.storeTo(op.gradKey, b, kvHead);
       gradValue.storeTo(op.gradValue, b, kvHead);
+    }
+  }
+}
+
+void run(const MergeAttention& op) {
+  const Index batch = op.output.shape[0], time = op.output.shape[1], heads = op.output.shape[2];
+  for (Index b = 0; b < batch; ++b) {
+    for (Index h = 0; h < heads; ++h) {
+      for (Index t = 0; t < time; ++t) {
+        const Index statistic = (b * heads + h) * time + t;
+        const double mine = load(op.logSumExp, statistic), other = load(op.otherLogSumExp, statistic);
+        const double nothing = -std::numeric_limits<double>::infinity();
+        const bool seesNothing = mine == nothing && other == nothing;
+        const double both = seesNothing ? nothing : logSumExpOf({mine, other});
+        const double share = seesNothing ? 0 : std::exp(mine - both);
+        const double otherShare = seesNothing ? 0 : std::exp(other - both);
+        for (Index i = 0; i < op.output.shape[3]; ++i) {
+          const Index at = offsetOf(op.output, b, t, h) + i;
+          store(op.output, at,
+                share * load(op.output, at) + otherShare * load(op.otherOutput, offsetOf(op.otherOutput, b, t, h) + i));
+        }
+        store(op.logSumExp, statistic, both);
+      }
     }
   }
 }

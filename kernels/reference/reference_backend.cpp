@@ -50,8 +50,12 @@ class ReferenceBackend final : public Backend {
   void run(const RotaryBackward& op, Stream&) override { reference::run(op); }
   void run(const Attention& op, Stream&) override { reference::run(op); }
   void run(const AttentionBackward& op, Stream&) override { reference::run(op); }
+  void run(const MergeAttention& op, Stream&) override { reference::run(op); }
   void run(const CachedAttention& op, Stream&) override { reference::run(op); }
   void run(const LinearCrossEntropy& op, Stream&) override { reference::run(op); }
+  void run(const PartialCrossEntropy& op, Stream&) override { reference::run(op); }
+  void run(const MergeCrossEntropy& op, Stream&) override { reference::run(op); }
+  void run(const PartialCrossEntropyBackward& op, Stream&) override { reference::run(op); }
   void run(const AdamW& op, Stream&) override { reference::run(op); }
   void run(const NewtonSchulz& op, Stream&) override { reference::run(op); }
   void run(const SquaredNorm& op, Stream&) override { reference::run(op); }

@@ -47,17 +47,51 @@ Shape parseShape(const json& extents, const std::string& name) {
   return shape;
 }
 
+void sortPieces(std::vector<PlacedPiece>& pieces) {
+  std::sort(pieces.begin(), pieces.end(),
+            [](const PlacedPiece& a, const PlacedPiece& b) { return a.targetBegin < b.targetBegin; });
+}
+
+// All runs of the pieces, each as a piece.
+std::vector<PlacedPiece> runsOf(const PlacedTensor& tensor) {
+  constexpr std::int64_t mostRuns = 1 << 22;  // a run a row of the largest matrix and rank
+  std::vector<PlacedPiece> runs;
+  std::int64_t count = 0;
+  for (const PlacedPiece& piece : tensor.pieces) {
+    count += std::min(piece.repeats, mostRuns + 1);
+    if (count > mostRuns) {
+      throw Error(ErrorKind::badData, "the tensor " + tensor.name + " is in impossibly many pieces");
+    }
+    for (std::int64_t index = 0; index < piece.repeats; ++index) runs.push_back(piece.run(index));
+  }
+  return runs;
+}
+
 // Sorts the pieces and checks that each element is covered once.
 void checkCoverage(PlacedTensor& tensor) {
-  std::sort(tensor.pieces.begin(), tensor.pieces.end(),
-            [](const PlacedPiece& a, const PlacedPiece& b) { return a.targetBegin < b.targetBegin; });
+  for (const PlacedPiece& piece : tensor.pieces) {
+    if (piece.repeats == 1) continue;
+    // Bounds enough that no product below leaves 64 bits.
+    const std::int64_t all = tensor.shape.count();
+    const bool holds = tensor.shape.rank() == 2 && piece.stride == tensor.shape[1] && piece.repeats > 1 &&
+                       piece.repeats <= tensor.shape[0] && piece.count > 0 && piece.count <= piece.stride &&
+                       piece.targetBegin >= 0 && piece.targetBegin <= all && piece.sourceBegin >= 0 &&
+                       piece.sourceBegin <= INT64_MAX - all;
+    if (!holds) {
+      throw Error(ErrorKind::badData, "the tensor " + tensor.name + " " + tensor.shape.text() +
+                                          " has a piece of several runs that are not columns of it");
+    }
+  }
+  sortPieces(tensor.pieces);
+  std::vector<PlacedPiece> runs = runsOf(tensor);
+  sortPieces(runs);
   const auto fail = [&](std::int64_t element, const char* what) {
     throw Error(ErrorKind::badData, "element " + std::to_string(element) + " of the tensor " + tensor.name + " " +
                                         tensor.shape.text() + " " + what);
   };
   const std::int64_t count = tensor.shape.count();
   std::int64_t end = 0;
-  for (const PlacedPiece& piece : tensor.pieces) {
+  for (const PlacedPiece& piece : runs) {
     const bool hasSource = piece.sourceBegin >= 0 && piece.sourceBegin <= INT64_MAX - count;
     if (piece.count <= 0 || piece.count > count || !hasSource) fail(piece.targetBegin, "begins a wrong piece");
     if (piece.targetBegin < end) fail(piece.targetBegin, "is in more than one piece");
@@ -91,8 +125,10 @@ void mergeRank(int rank, const std::string& description, std::map<std::string, P
     std::int64_t source = 0;
     for (const json& piece : each[3]) {
       const auto count = piece[1].get<std::int64_t>();
-      if (count != 0) known.pieces.push_back({rank, source, piece[0].get<std::int64_t>(), count});
-      source += count;
+      const std::int64_t repeats = piece.size() > 2 ? piece[2].get<std::int64_t>() : 1;
+      const std::int64_t stride = piece.size() > 2 ? piece[3].get<std::int64_t>() : 0;
+      if (count != 0) known.pieces.push_back({rank, source, piece[0].get<std::int64_t>(), count, repeats, stride});
+      source += count * repeats;
     }
   }
 }
@@ -117,8 +153,10 @@ PlacedTensor parseTensor(const json& entry, std::size_t shards) {
     if (shard < 0 || shard >= static_cast<std::int64_t>(shards)) {
       throw Error(ErrorKind::badData, "a piece of the tensor " + tensor.name + " is in no shard");
     }
-    tensor.pieces.push_back(
-        {static_cast<int>(shard), wholeNumber(piece.at(1)), wholeNumber(piece.at(2)), wholeNumber(piece.at(3))});
+    const bool repeats = piece.size() > 4;
+    tensor.pieces.push_back({static_cast<int>(shard), wholeNumber(piece.at(1)), wholeNumber(piece.at(2)),
+                             wholeNumber(piece.at(3)), repeats ? wholeNumber(piece.at(4)) : 1,
+                             repeats ? wholeNumber(piece.at(5)) : 0});
   }
   checkCoverage(tensor);
   return tensor;
@@ -130,7 +168,12 @@ std::string describe(std::span<const LocalTensor> tensors) {
   json all = json::array();
   for (const LocalTensor& tensor : tensors) {
     json pieces = json::array();
-    for (const Piece& piece : tensor.pieces) pieces.push_back({piece.begin, piece.count});
+    for (const Piece& piece : tensor.pieces) {
+      pieces.push_back({piece.begin, piece.count});
+      if (piece.repeats == 1) continue;
+      pieces.back().push_back(piece.repeats);
+      pieces.back().push_back(piece.stride);
+    }
     all.push_back({tensor.name, base::name(tensor.type), toJson(tensor.shape), pieces});
   }
   return all.dump();
@@ -158,6 +201,9 @@ std::string toText(const Layout& layout) {
     json pieces = json::array();
     for (const PlacedPiece& piece : tensor.pieces) {
       pieces.push_back({piece.shard, piece.sourceBegin, piece.targetBegin, piece.count});
+      if (piece.repeats == 1) continue;
+      pieces.back().push_back(piece.repeats);
+      pieces.back().push_back(piece.stride);
     }
     tensors.push_back({{"name", tensor.name},
                        {"type", base::name(tensor.type)},

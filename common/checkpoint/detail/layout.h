@@ -11,19 +11,27 @@
 
 namespace tandem::checkpoint::detail {
 
-// Elements targetBegin ... of the flattened tensor are the elements sourceBegin ... of its dataset in a shard.
+// Elements targetBegin ... of the flattened tensor are the elements sourceBegin ... of its dataset in a shard; and with
+// repeats > 1, as many runs of that length, consecutive in the shard and `stride` apart in the tensor.
 struct PlacedPiece {
   int shard = 0;
   std::int64_t sourceBegin = 0;
   std::int64_t targetBegin = 0;
   std::int64_t count = 0;
+  std::int64_t repeats = 1;
+  std::int64_t stride = 0;
+
+  // The run `index`, as a piece of its own.
+  PlacedPiece run(std::int64_t index) const {
+    return {shard, sourceBegin + index * count, targetBegin + index * stride, count, 1, 0};
+  }
 };
 
 struct PlacedTensor {
   std::string name;
   base::DType type = base::DType::f32;
   base::Shape shape;
-  std::vector<PlacedPiece> pieces;  // ascending, covering each element once
+  std::vector<PlacedPiece> pieces;  // by their first elements; their runs cover each element once
 };
 
 struct Shard {

@@ -19,7 +19,7 @@ namespace {
 
 std::int64_t localCount(const LocalTensor& tensor) {
   std::int64_t count = 0;
-  for (const Piece& piece : tensor.pieces) count += piece.count;
+  for (const Piece& piece : tensor.pieces) count += piece.elements();
   return count;
 }
 
@@ -67,7 +67,7 @@ class HashBehind {
 
 void copyPieces(const LocalTensor& tensor, std::byte* target, const CopyToHost& copy) {
   for (const Piece& piece : tensor.pieces) {
-    const std::int64_t bytes = piece.count * base::byteSize(tensor.type);
+    const std::int64_t bytes = piece.elements() * base::byteSize(tensor.type);
     if (bytes == 0) continue;
     if (copy) {
       copy(target, piece.data, bytes);

@@ -77,12 +77,13 @@ class DirectWriter {
 // Each tensor as one virtual dataset over its pieces.
 void createTensor(hdf5::File& file, const PlacedTensor& tensor, const std::vector<Shard>& shards) {
   std::vector<std::int64_t> sourceCounts(shards.size());
-  for (const PlacedPiece& piece : tensor.pieces) sourceCounts[static_cast<std::size_t>(piece.shard)] += piece.count;
+  for (const PlacedPiece& piece : tensor.pieces)
+    sourceCounts[static_cast<std::size_t>(piece.shard)] += piece.count * piece.repeats;
   std::vector<hdf5::VirtualPiece> pieces;
   for (const PlacedPiece& piece : tensor.pieces) {
     const auto shard = static_cast<std::size_t>(piece.shard);
     pieces.push_back({shards[shard].file, "/" + tensor.name, sourceCounts[shard], piece.sourceBegin, piece.targetBegin,
-                      piece.count});
+                      piece.count, piece.repeats, piece.stride});
   }
   file.createVirtual(tensor.name, tensor.type, tensor.shape, pieces);
 }

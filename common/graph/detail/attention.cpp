@@ -299,6 +299,7 @@ OperatorEntry rotaryEntry() {
           .outputs = {{"output"}, {"reciprocal", optional}},
           .check = checkRotary,
           .gradient = rotaryGradient,
+          .split = SplitRule::heads,
           .run = launch<rotaryOperation>,
           .mayShare = [](const Node& node, int output, int input) {
             return output == 0 && input == 0 && !hasInput(node, 2);
@@ -326,6 +327,7 @@ OperatorEntry attentionEntry() {
           .check = checkAttention,
           .gradient = attentionGradient,
           .flops = attentionFlops,
+          .split = SplitRule::heads,
           .run = launch<attentionOperation>};
 }
 

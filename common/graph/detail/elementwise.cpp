@@ -72,6 +72,7 @@ OperatorEntry activationEntry() {
           .outputs = {{"output"}},
           .check = checkActivation,
           .gradient = activationGradient,
+          .split = SplitRule::columns,
           .run = launch<activationOperation>};
 }
 
@@ -92,6 +93,7 @@ OperatorEntry addEntry() {
           .outputs = {{"output"}},
           .check = checkAdd,
           .gradient = addGradient,
+          .split = SplitRule::rows,
           .run = launch<addOperation>,
           .mayShare = [](const Node&, int, int) { return true; }};
 }

@@ -44,7 +44,7 @@ void checkEmbeddingBackward(const Checker& checker) {
 void embeddingGradient(GradientBuilder& builder, std::size_t index) {
   const Node node = builder.node(index);
   builder.append(Operator::embeddingBackward, {node.inputs[0], node.inputs[2], builder.reached(node.outputs[0])},
-                 {builder.ofParameter(node.inputs[1]), builder.ofParameter(node.inputs[3])}, EmbeddingAttributes{});
+                 {builder.ofParameter(node.inputs[1]), builder.ofParameter(node.inputs[3])}, node.attributes);
 }
 
 // Only the rows of the tokens are read: at most as many as there are tokens.
@@ -65,7 +65,8 @@ kernels::Embedding embeddingOperation(const Call& call) {
           .positions = call.input(2),
           .weight = call.input(1),
           .positionWeight = call.input(3),
-          .output = call.output(0)};
+          .output = call.output(0),
+          .part = call.attributes<EmbeddingAttributes>().part};
 }
 
 kernels::EmbeddingBackward embeddingBackwardOperation(const Call& call) {
@@ -75,7 +76,8 @@ kernels::EmbeddingBackward embeddingBackwardOperation(const Call& call) {
           .gradWeight = call.output(0),
           .gradPositionWeight = call.output(1),
           .accumulateWeight = call.accumulate(0),
-          .accumulatePositionWeight = call.accumulate(1)};
+          .accumulatePositionWeight = call.accumulate(1),
+          .part = call.attributes<EmbeddingAttributes>().part};
 }
 
 }  // namespace
@@ -87,6 +89,7 @@ OperatorEntry embeddingEntry() {
           .check = checkEmbedding,
           .gradient = embeddingGradient,
           .untouchedBytes = untouchedByEmbedding,
+          .split = SplitRule::table,
           .run = launch<embeddingOperation>};
 }
 

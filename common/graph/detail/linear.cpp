@@ -184,6 +184,7 @@ OperatorEntry linearEntry() {
           .check = checkLinear,
           .gradient = linearGradient,
           .flops = linearFlops,
+          .split = SplitRule::product,
           .run = launch<linearOperation>};
 }
 
@@ -212,6 +213,7 @@ OperatorEntry linearCrossEntropyEntry() {
           .check = checkCrossEntropy,
           .gradient = crossEntropyGradient,
           .flops = crossEntropyFlops,
+          .split = SplitRule::vocabulary,
           .run = launch<crossEntropyOperation>};
 }
 

@@ -102,6 +102,7 @@ OperatorEntry normEntry() {
           .outputs = {{"sum", optional}, {"output"}, {"mean", optional}, {"reciprocal"}},
           .check = checkNorm,
           .gradient = normGradient,
+          .split = SplitRule::rows,
           .run = launch<normOperation>,
           .mayShare = [](const Node&, int output, int input) { return output == 0 && (input == 0 || input == 1); }};
 }

@@ -8,6 +8,7 @@
 #include <unordered_set>
 #include <vector>
 
+#include "common/graph/operators.h"
 #include "common/graph/program.h"
 
 namespace tandem::graph::detail {
@@ -161,6 +162,7 @@ struct OperatorEntry {
   double (*flops)(const Program&, const Node&) = nullptr;
   // Bytes of operands that are not touched, to be taken off the sum of all; null for none.
   double (*untouchedBytes)(const Program&, const Node&) = nullptr;
+  SplitRule split = SplitRule::unsplit;
   // Null for an operator that the runtime carries out itself (collectives).
   void (*run)(const Call&, kernels::Backend&, kernels::Stream&) = nullptr;
   // Whether an output may have the memory of an input; null for never. At most one output of an operator does.
@@ -189,7 +191,16 @@ OperatorEntry linearCrossEntropyEntry();
 OperatorEntry quantisedLinearEntry();
 OperatorEntry quantisedEmbeddingEntry();
 OperatorEntry dequantiseEntry();
+OperatorEntry partialCrossEntropyEntry();
+OperatorEntry mergeCrossEntropyEntry();
+OperatorEntry partialCrossEntropyBackwardEntry();
 OperatorEntry reduceScatterEntry();
+OperatorEntry gatherRowsEntry();
+OperatorEntry scatterRowsEntry();
+OperatorEntry sendEntry();
+OperatorEntry receiveEntry();
+OperatorEntry ringAttentionEntry();
+OperatorEntry ringAttentionBackwardEntry();
 
 // Operand `index` as a tensor; only for operands that are there.
 inline const Tensor& inputOf(const Program& program, const Node& node, int index) {

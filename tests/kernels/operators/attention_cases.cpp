@@ -120,6 +120,105 @@ Case makeCase(const Options& o) {
   return o.deviation > 1 ? c.tolerance(3e-4, 3e-2) : c.tolerance(2e-5, 2e-2);
 }
 
+// Queries that stand at `firstQuery` of a longer row, over `earlier` keys from its place `firstKey` on, and over the
+// keys of their own piece, put together.
+struct PiecesOptions {
+  std::int64_t batch, time, firstQuery, firstKey, earlier;
+  HeadLayout layout;
+  std::int64_t window = 0;
+};
+
+// Documents that began before the piece, and one in six tokens that begins one.
+Draw documentStartsOfPiece(const PiecesOptions& o) {
+  return [o](base::RandomStream& random, std::vector<double>& all) {
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      const auto place = static_cast<std::int64_t>(i) % o.time;
+      if (random.nextBelow(6) == 0) {
+        all[i] = static_cast<double>(o.firstQuery + place);
+      } else {
+        all[i] = place > 0 ? all[i - 1]
+                           : static_cast<double>(random.nextBelow(static_cast<std::uint64_t>(o.firstQuery + 1)));
+      }
+    }
+  };
+}
+
+Case makePiecesCase(const PiecesOptions& o) {
+  Case c("attention", label({{"batch", o.batch},
+                             {"time", o.time},
+                             {"firstQuery", o.firstQuery},
+                             {"firstKey", o.firstKey},
+                             {"earlier", o.earlier},
+                             {"heads", o.layout.heads},
+                             {"kvHeads", o.layout.kvHeads},
+                             {"size", o.layout.headSize},
+                             {"window", o.window}}) +
+                          "_pieces");
+  const Shape queries{o.batch, o.time, o.layout.heads, o.layout.headSize};
+  const Shape own{o.batch, o.time, o.layout.kvHeads, o.layout.headSize};
+  const Shape others{o.batch, o.earlier, o.layout.kvHeads, o.layout.headSize};
+  c.tensor("query", queries, normal()).tensor("gradOutput", queries, normal());
+  c.tensor("key", own, normal()).tensor("value", own, normal());
+  c.tensor("otherKey", others, normal()).tensor("otherValue", others, normal());
+  c.index("documentStart", {o.batch, o.time}, documentStartsOfPiece(o));
+  c.result("output", queries).result("otherOutput", queries);
+  c.result("logSumExp", {o.batch, o.layout.heads, o.time}, Storage::single);
+  c.result("otherLogSumExp", {o.batch, o.layout.heads, o.time}, Storage::single);
+  c.result("gradQuery", queries).result("otherGradQuery", queries);
+  c.result("gradKey", own).result("gradValue", own);
+  c.result("otherGradKey", others).result("otherGradValue", others);
+  const float scale = scaleOf(o.layout);
+  const double pairs = static_cast<double>(queries.count() * (o.earlier + o.time / 2));
+  c.step("MergeAttention", 4 * pairs, [o, scale](Operands& v, Backend& backend, Stream& stream) {
+    Attention call{.query = v.in("query"),
+                   .key = v.in("key"),
+                   .value = v.in("value"),
+                   .documentStart = v.in("documentStart"),
+                   .window = o.window,
+                   .scale = scale,
+                   .output = v.out("output"),
+                   .logSumExp = v.out("logSumExp"),
+                   .firstQuery = o.firstQuery,
+                   .firstKey = o.firstQuery};
+    backend.run(call, stream);
+    call.key = v.in("otherKey");
+    call.value = v.in("otherValue");
+    call.output = v.out("otherOutput");
+    call.logSumExp = v.out("otherLogSumExp");
+    call.firstKey = o.firstKey;
+    backend.run(call, stream);
+    backend.run(MergeAttention{call.output, call.logSumExp, v.out("output"), v.out("logSumExp")}, stream);
+  });
+  c.step("AttentionBackward", 10 * pairs, [o, scale](Operands& v, Backend& backend, Stream& stream) {
+    AttentionBackward call{.query = v.in("query"),
+                           .key = v.in("key"),
+                           .value = v.in("value"),
+                           .documentStart = v.in("documentStart"),
+                           .output = v.in("output"),
+                           .logSumExp = v.in("logSumExp"),
+                           .gradOutput = v.in("gradOutput"),
+                           .window = o.window,
+                           .scale = scale,
+                           .gradQuery = v.out("gradQuery"),
+                           .gradKey = v.out("gradKey"),
+                           .gradValue = v.out("gradValue"),
+                           .firstQuery = o.firstQuery,
+                           .firstKey = o.firstQuery};
+    backend.run(call, stream);
+    call.key = v.in("otherKey");
+    call.value = v.in("otherValue");
+    call.gradQuery = v.out("otherGradQuery");
+    call.gradKey = v.out("otherGradKey");
+    call.gradValue = v.out("otherGradValue");
+    call.firstKey = o.firstKey;
+    backend.run(call, stream);
+  });
+  c.loss("output", "gradOutput").derivative("key", "gradKey").derivative("value", "gradValue");
+  c.derivative("otherKey", "otherGradKey").derivative("otherValue", "otherGradValue");
+  c.smallestMagnitude = 0.1;
+  return c.tolerance(3e-5, 3e-2);
+}
+
 struct CachedOptions {
   std::vector<std::int64_t> lengths;  // a sequence each
   std::int64_t fresh, capacity;
@@ -176,6 +275,15 @@ Case makeCachedCase(const CachedOptions& o) {
 }  // namespace
 
 void addAttentionCases(Registry& registry) {
+  for (const PiecesOptions& options : {
+           PiecesOptions{1, 1, 1, 0, 1, {1, 1, 4}},
+           PiecesOptions{2, 17, 40, 5, 17, {2, 1, 8}},
+           PiecesOptions{1, 130, 390, 0, 130, {4, 2, 16}},
+           PiecesOptions{1, 70, 200, 60, 101, {3, 1, 24}, 90},
+           PiecesOptions{2, 33, 100, 50, 33, {2, 2, 64}, 20},
+       }) {
+    registry.cases.push_back(makePiecesCase(options));
+  }
   for (const Options& options : {
            Options{1, 1, {1, 1, 16}},
            Options{2, 3, {2, 2, 16}, 0, Documents::one, 5},

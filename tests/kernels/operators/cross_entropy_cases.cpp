@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "tests/kernels/operators/label.h"
 #include "tests/kernels/operators/operator_case.h"
 
@@ -61,6 +63,65 @@ Case makeCase(const Options& o) {
   return o.deviation > 1 ? c.tolerance(1e-4, 2e-2) : c.tolerance(2e-5, 2e-2);
 }
 
+// The vocabulary in `parts` parts, the last one smaller, put together again.
+Case makePartialCase(const Options& o, std::int64_t parts) {
+  Case c("linearCrossEntropy", nameOf(o) + "_" + std::to_string(parts) + "parts");
+  const std::int64_t most = (o.vocabulary + parts - 1) / parts;
+  c.tensor("input", {o.rows, o.width}, normal(o.deviation));
+  c.index("targets", {o.rows}, targets(o.vocabulary, o.masked));
+  c.single("gradScale", {1}, constant(0.37));
+  c.result("losses", {o.rows}, Storage::single).result("logSumExp", {o.rows}, Storage::single);
+  c.result("partials", {parts, 2, o.rows}, Storage::single);
+  for (std::int64_t part = 0; part < parts; ++part) {
+    const std::string number = std::to_string(part);
+    const std::int64_t rows = std::min(most, o.vocabulary - part * most);
+    c.tensor("weight" + number, {rows, o.width}, normal(0.3));
+    c.result("gradInput" + number, {o.rows, o.width});
+    if (o.accumulate) {
+      c.single("gradWeight" + number, {rows, o.width}, normal());
+    } else {
+      c.result("gradWeight" + number, {rows, o.width}, Storage::single);
+    }
+  }
+  const double flops = 2 * static_cast<double>(o.rows * o.width * o.vocabulary);
+  c.step("PartialCrossEntropy", flops, [=](Operands& v, Backend& backend, Stream& stream) {
+    const TensorView all = v.out("partials");
+    for (std::int64_t part = 0; part < parts; ++part) {
+      const std::int64_t bytes = part * 2 * o.rows * base::byteSize(all.type);
+      backend.run(
+          PartialCrossEntropy{.input = v.in("input"),
+                              .weight = v.in("weight" + std::to_string(part)),
+                              .targets = v.in("targets"),
+                              .firstToken = part * most,
+                              .partials = TensorView(static_cast<std::byte*>(all.data) + bytes, all.type, {2, o.rows})},
+          stream);
+    }
+    backend.run(MergeCrossEntropy{all, v.in("targets"), v.out("losses"), v.out("logSumExp")}, stream);
+  });
+  c.step("PartialCrossEntropyBackward", 3 * flops, [=](Operands& v, Backend& backend, Stream& stream) {
+    for (std::int64_t part = 0; part < parts; ++part) {
+      const std::string number = std::to_string(part);
+      backend.run(PartialCrossEntropyBackward{.input = v.in("input"),
+                                              .weight = v.in("weight" + number),
+                                              .targets = v.in("targets"),
+                                              .firstToken = part * most,
+                                              .logSumExp = v.in("logSumExp"),
+                                              .gradScale = v.in("gradScale"),
+                                              .gradInput = v.out("gradInput" + number),
+                                              .gradWeight = v.out("gradWeight" + number),
+                                              .accumulateWeight = o.accumulate},
+                  stream);
+    }
+  });
+  if (!o.accumulate) {
+    c.loss("losses", "gradScale");
+    for (std::int64_t part = 0; part < parts; ++part) {
+      c.derivative("weight" + std::to_string(part), "gradWeight" + std::to_string(part));
+    }
+  }
+  return o.deviation > 1 ? c.tolerance(1e-4, 2e-2) : c.tolerance(2e-5, 2e-2);
+}
+
 }  // namespace
 
 void addCrossEntropyCases(Registry& registry) {
@@ -82,6 +143,13 @@ void addCrossEntropyCases(Registry& registry) {
        }) {
     registry.cases.push_back(makeCase(options));
   }
+  registry.cases.push_back(makePartialCase({1, 3, 5}, 2));
+  registry.cases.push_back(makePartialCase({17, 33, 65, 0.3}, 3));
+  registry.cases.push_back(makePartialCase({33, 65, 257, 0.1, Gradients::both, true}, 2));
+  registry.cases.push_back(makePartialCase({3, 8, 8200, 0.3}, 2));
+  registry.cases.push_back(makePartialCase({9, 16, 33, 1}, 2));
+  registry.cases.push_back(makePartialCase({9, 48, 97, 0.3, Gradients::both, false, 30}, 4));
+  registry.cases.push_back(makePartialCase({0, 16, 33}, 2));
   registry.timed.push_back(makeCase({1024, 768, 50257}));
   registry.timed.push_back(makeCase({1024, 384, 4096, 0, Gradients::none}));
 }

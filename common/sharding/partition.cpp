@@ -1,0 +1,379 @@
+#include "common/sharding/partition.h"
+
+#include <algorithm>
+
+#include "common/base/error.h"
+#include "common/graph/operators.h"
+
+namespace tandem::sharding {
+namespace {
+
+using graph::Node;
+using graph::none;
+using graph::Operator;
+using graph::Program;
+using graph::Role;
+using graph::Shape;
+using graph::SplitRule;
+using graph::Tensor;
+using graph::TensorId;
+
+bool isGated(const Node& node) {
+  return node.op == Operator::activation &&
+         std::get<graph::ActivationAttributes>(node.attributes).kind == kernels::ActivationKind::swiglu;
+}
+
+kernels::HeadLayout layoutOf(const Node& node) {
+  if (const auto* rotary = std::get_if<graph::RotaryAttributes>(&node.attributes)) return rotary->layout;
+  if (const auto* ring = std::get_if<graph::RingAttributes>(&node.attributes)) return ring->attention.layout;
+  return std::get<graph::AttentionAttributes>(node.attributes).layout;
+}
+
+class Partitioner {
+ public:
+  Partitioner(const Program& forward, int rank, int ranks)
+      : source_(forward),
+        rank_(rank),
+        ranks_(ranks),
+        byRows_(forward.tensors().size(), none),
+        whole_(forward.tensors().size(), none),
+        byColumns_(forward.tensors().size(), none),
+        columns_(forward.tensors().size()) {}
+
+  PartitionedProgram run() {
+    for (std::size_t index = 0; index < source_.nodes().size(); ++index) {
+      const Node& node = source_.nodes()[index];
+      result_.program.setLayer(node.layer);
+      switch (graph::splitRule(node.op)) {
+        case SplitRule::rows:
+          splitRows(node);
+          break;
+        case SplitRule::columns:
+          splitColumns(node);
+          break;
+        case SplitRule::heads:
+          splitHeads(node);
+          break;
+        case SplitRule::product:
+          if (byColumns_[at(node.inputs[0])] != none) {
+            splitTerms(node);
+          } else {
+            splitOutputs(node, index);
+          }
+          break;
+        case SplitRule::table:
+          splitTable(node);
+          break;
+        case SplitRule::vocabulary:
+          splitVocabulary(node);
+          break;
+        case SplitRule::message:
+          passOn(node);
+          break;
+        case SplitRule::unsplit:
+          refuse(node);
+      }
+    }
+    result_.program.setLayer(-1);
+    return std::move(result_);
+  }
+
+ private:
+  static std::size_t at(TensorId id) { return static_cast<std::size_t>(id); }
+  const Tensor& tensor(TensorId id) const { return source_.tensor(id); }
+  Program& program() { return result_.program; }
+
+  [[noreturn]] void refuse(const Node& node) const {
+    throw base::Error(base::ErrorKind::usage, std::string("the operator ") + graph::name(node.op) +
+                                                  " cannot be split over tensor ranks; use tp=1");
+  }
+
+  TensorId add(const std::string& name, const Shape& shape, const Tensor& like) {
+    return program().addTensor(name, shape, like.type, like.role);
+  }
+
+  // --- rows of the residual stream
+  // ------------------------------------------------------------------------------------
+
+  std::vector<std::int64_t> rowCounts(const Shape& shape) const {
+    std::vector<std::int64_t> counts;
+    for (int rank = 0; rank < ranks_; ++rank) counts.push_back(evenShare(shape.rows(), ranks_, rank).count);
+    return counts;
+  }
+
+  graph::ExchangeAttributes exchangeOf(const Shape& shape) const { return {.rows = rowCounts(shape), .rank = rank_}; }
+
+  // This rank's rows of a tensor of the source: [rows, last].
+  TensorId makeRows(TensorId id) {
+    const Tensor& full = tensor(id);
+    const std::int64_t own = evenShare(full.shape.rows(), ranks_, rank_).count;
+    return byRows_[at(id)] = add(full.name, {own, full.shape.last()}, full);
+  }
+
+  TensorId rowsOf(TensorId id, const Node& reader) const {
+    if (id != none && byRows_[at(id)] == none) refuse(reader);
+    return id == none ? none : byRows_[at(id)];
+  }
+
+  // All rows, gathered at their first use.
+  TensorId wholeOf(TensorId id, const Node& reader) {
+    if (whole_[at(id)] != none) return whole_[at(id)];
+    const Tensor& full = tensor(id);
+    const TensorId rows = rowsOf(id, reader);
+    whole_[at(id)] = add(full.name + ".gathered", full.shape, full);
+    program().addNode(Operator::gatherRows, {rows}, {whole_[at(id)]}, exchangeOf(full.shape));
+    return whole_[at(id)];
+  }
+
+  // The sum over ranks of what `node`, whose output this is, gives on each; every rank has its rows of it.
+  void sumRows(Node node, std::size_t output) {
+    const TensorId id = node.outputs[output];
+    const Tensor& full = tensor(id);
+    const TensorId summand = program().addTensor(full.name + ".summand", full.shape, full.type, Role::activation);
+    node.outputs[output] = summand;
+    append(std::move(node));
+    program().addNode(Operator::scatterRows, {summand}, {makeRows(id)}, exchangeOf(full.shape));
+  }
+
+  void append(Node node) {
+    program().addNode(node.op, std::move(node.inputs), std::move(node.outputs), std::move(node.attributes));
+  }
+
+  // Norm and add: each row by itself. A parameter works on all rows alike: every rank has it.
+  void splitRows(Node node) {
+    for (TensorId& id : node.inputs) {
+      if (id == none) continue;
+      id = tensor(id).role == Role::parameter ? everywhere(id) : rowsOf(id, node);
+    }
+    const std::int64_t rows = tensor(node.outputs[node.op == Operator::norm ? 1 : 0]).shape.rows();
+    for (TensorId& id : node.outputs) {
+      if (id == none) continue;
+      const Tensor& full = tensor(id);
+      if (full.shape.rows() == rows) {
+        id = makeRows(id);
+      } else {  // a statistic, one a row
+        const TensorId made = add(full.name, {evenShare(rows, ranks_, rank_).count}, full);
+        byRows_[at(id)] = made;
+        id = made;
+      }
+    }
+    append(std::move(node));
+  }
+
+  // --- parameters
+  // -----------------------------------------------------------------------------------------------------
+
+  TensorId parameter(TensorId id, const Part& part) {
+    const Tensor& full = tensor(id);
+    const TensorId found = program().find(full.name);
+    if (found != none) return found;
+    result_.parts[full.name] = part;
+    return add(full.name, part.shape(), full);
+  }
+
+  TensorId everywhere(TensorId id) {
+    const Shape& shape = tensor(id).shape;
+    return parameter(id, Part(shape, 0, {{{0, shape[0]}, 0, ranks_}}, rank_));
+  }
+
+  // By tokens or positions: rows of the table.
+  TensorId tableRows(TensorId id) {
+    const Shape& shape = tensor(id).shape;
+    return parameter(id, Part(shape, 0, {{evenShare(shape[0], ranks_, rank_), rank_, 1}}, rank_));
+  }
+
+  // --- columns
+  // --------------------------------------------------------------------------------------------------------
+
+  HeadShare headsOf(const Node& node) const {
+    const kernels::HeadLayout layout = layoutOf(node);
+    return headShare(layout.heads, layout.kvHeads, ranks_, rank_);
+  }
+
+  // The columns of a product's output that this rank has, by what its first reader can be split into.
+  std::vector<HeldRange> columnsFor(std::size_t index) const {
+    const Node& node = source_.nodes()[index];
+    const TensorId output = node.outputs[1];
+    for (std::size_t later = index + 1; later < source_.nodes().size(); ++later) {
+      const Node& reader = source_.nodes()[later];
+      if (reader.inputs.empty() || reader.inputs[0] != output) continue;
+      const SplitRule rule = graph::splitRule(reader.op);
+      if (rule == SplitRule::heads) return fusedColumns(layoutOf(reader));
+      if (rule == SplitRule::columns) return evenColumns(tensor(output).shape.last(), isGated(reader) ? 2 : 1);
+      break;
+    }
+    refuse(node);
+  }
+
+  // `blocks` blocks of columns side by side, of each an even share.
+  std::vector<HeldRange> evenColumns(std::int64_t count, std::int64_t blocks) const {
+    std::vector<HeldRange> ranges;
+    for (std::int64_t block = 0; block < blocks; ++block) {
+      Range share = evenShare(count / blocks, ranks_, rank_);
+      share.begin += block * (count / blocks);
+      ranges.push_back({share, rank_, 1});
+    }
+    return ranges;
+  }
+
+  // Queries, keys and values of this rank's heads.
+  std::vector<HeldRange> fusedColumns(const kernels::HeadLayout& layout) const {
+    const HeadShare share = headShare(layout.heads, layout.kvHeads, ranks_, rank_);
+    const std::int64_t size = layout.headSize;
+    std::vector<HeldRange> ranges = {{{share.heads.begin * size, share.heads.count * size}, rank_, 1}};
+    for (const std::int64_t firstHead : {layout.heads, layout.heads + layout.kvHeads}) {
+      ranges.push_back(
+          {{(firstHead + share.kvHeads.begin) * size, share.kvHeads.count * size}, share.firstHolder, share.holders});
+    }
+    return ranges;
+  }
+
+  TensorId makeColumns(TensorId id, std::vector<HeldRange> ranges) {
+    const Tensor& full = tensor(id);
+    Shape shape = full.shape;
+    shape[shape.rank() - 1] = 0;
+    for (const HeldRange& held : ranges) shape[shape.rank() - 1] += held.range.count;
+    columns_[at(id)] = std::move(ranges);
+    return byColumns_[at(id)] = add(full.name, shape, full);
+  }
+
+  // All of the input, some of the outputs.
+  void splitOutputs(Node node, std::size_t index) {
+    const std::vector<HeldRange> ranges = columnsFor(index);
+    node.inputs[0] = wholeOf(node.inputs[0], node);
+    for (const std::size_t operand : {std::size_t{1}, std::size_t{2}}) {
+      const TensorId id = node.inputs[operand];
+      if (id != none) node.inputs[operand] = parameter(id, Part(tensor(id).shape, 0, ranges, rank_));
+    }
+    node.outputs[1] = makeColumns(node.outputs[1], ranges);
+    append(std::move(node));
+  }
+
+  // Some of the input: a summand of the outputs, to which one rank alone adds the bias; of the others' none is held.
+  void splitTerms(Node node) {
+    const TensorId input = node.inputs[0], weight = node.inputs[1], bias = node.inputs[2];
+    node.inputs[0] = byColumns_[at(input)];
+    node.inputs[1] = parameter(weight, Part(tensor(weight).shape, 1, columns_[at(input)], rank_));
+    if (bias != none) {
+      const Shape& shape = tensor(bias).shape;
+      const std::vector<HeldRange> held = {{{0, rank_ == 0 ? shape[0] : 0}, 0, 1}};
+      const TensorId part = parameter(bias, Part(shape, 0, held, rank_));
+      node.inputs[2] = rank_ == 0 ? part : none;
+    }
+    sumRows(std::move(node), 1);
+  }
+
+  void splitColumns(Node node) {
+    const TensorId input = node.inputs[0];
+    if (byColumns_[at(input)] == none) refuse(node);
+    node.inputs[0] = byColumns_[at(input)];
+    // A gate and its value give one column, which is numbered as the gate's.
+    node.outputs[0] = makeColumns(node.outputs[0], {columns_[at(input)].front()});
+    append(std::move(node));
+  }
+
+  // Rotary and attention: the fused columns stay what they are, or become the heads' outputs.
+  void splitHeads(Node node) {
+    const TensorId fused = node.inputs[0];
+    if (byColumns_[at(fused)] == none) refuse(node);
+    const kernels::HeadLayout layout = headsOf(node).layout(layoutOf(node).headSize);
+    for (TensorId& id : node.inputs) {
+      if (id == none) continue;
+      id = id == fused ? byColumns_[at(id)] : tensor(id).role == Role::parameter ? everywhere(id) : input(id);
+    }
+    const TensorId output = node.outputs[0], statistic = node.outputs[1];
+    if (auto* rotary = std::get_if<graph::RotaryAttributes>(&node.attributes)) {
+      rotary->layout = layout;
+      node.outputs[0] = makeColumns(output, columns_[at(fused)]);
+      if (statistic != none) node.outputs[1] = makeResized(statistic, 2, layout.heads + layout.kvHeads);
+    } else if (auto* ring = std::get_if<graph::RingAttributes>(&node.attributes)) {
+      ring->attention.layout = layout;
+      node.outputs[0] = makeColumns(output, {columns_[at(fused)].front()});
+      node.outputs[1] = makeResized(statistic, 2, layout.heads);
+      node.outputs[2] = makeResized(node.outputs[2], 3, layout.width());
+      node.outputs[3] = makeResized(node.outputs[3], 2, layout.heads);
+      node.outputs[4] = makeResized(node.outputs[4], 1, layout.heads);
+    } else {
+      std::get<graph::AttentionAttributes>(node.attributes).layout = layout;
+      node.outputs[0] = makeColumns(output, {columns_[at(fused)].front()});
+      node.outputs[1] = makeResized(statistic, 1, layout.heads);
+    }
+    append(std::move(node));
+  }
+
+  // Of one axis, what this rank has.
+  TensorId makeResized(TensorId id, int axis, std::int64_t extent) {
+    Shape shape = tensor(id).shape;
+    shape[axis] = extent;
+    return add(tensor(id).name, shape, tensor(id));
+  }
+
+  // --- the vocabulary
+  // -------------------------------------------------------------------------------------------------
+
+  TensorId input(TensorId id) {
+    const TensorId found = program().find(tensor(id).name);
+    return found != none ? found : add(tensor(id).name, tensor(id).shape, tensor(id));
+  }
+
+  void splitTable(Node node) {
+    const TensorId weight = node.inputs[1], positionWeight = node.inputs[3];
+    auto& part = std::get<graph::EmbeddingAttributes>(node.attributes).part;
+    part = {.isPart = true, .firstToken = evenShare(tensor(weight).shape[0], ranks_, rank_).begin};
+    node.inputs[0] = input(node.inputs[0]);
+    node.inputs[1] = tableRows(weight);
+    if (positionWeight != none) {
+      part.firstPosition = evenShare(tensor(positionWeight).shape[0], ranks_, rank_).begin;
+      node.inputs[2] = input(node.inputs[2]);
+      node.inputs[3] = tableRows(positionWeight);
+    }
+    sumRows(std::move(node), 0);
+  }
+
+  void splitVocabulary(const Node& node) {
+    const TensorId hidden = wholeOf(node.inputs[0], node), targets = input(node.inputs[2]);
+    const Tensor& weight = tensor(node.inputs[1]);
+    const graph::PartialCrossEntropyAttributes attributes{evenShare(weight.shape[0], ranks_, rank_).begin};
+    const TensorId part = tableRows(node.inputs[1]);
+    const Tensor& losses = tensor(node.outputs[0]);
+    const std::int64_t rows = losses.shape.count();
+    const auto activation = [&](const char* name, const Shape& shape) {
+      return program().addTensor(losses.name + name, shape, graph::DType::f32, Role::activation);
+    };
+    const TensorId own = activation(".partials", {2, rows}), all = activation(".gathered", {ranks_, 2, rows});
+    const TensorId logSumExp = activation(".log_sum_exp", losses.shape);
+    program().addNode(Operator::partialCrossEntropy, {hidden, part, targets}, {own}, attributes);
+    const std::vector<std::int64_t> onePartEach(static_cast<std::size_t>(ranks_), 1);
+    program().addNode(Operator::gatherRows, {own}, {all},
+                      graph::ExchangeAttributes{.rows = onePartEach, .rank = rank_});
+    program().addNode(Operator::mergeCrossEntropy, {all, targets, hidden, part},
+                      {add(losses.name, losses.shape, losses), logSumExp}, attributes);
+  }
+
+  // Messages between stages carry the rows that a rank has.
+  void passOn(Node node) {
+    for (TensorId& id : node.inputs) id = rowsOf(id, node);
+    for (TensorId& id : node.outputs) id = makeRows(id);
+    append(std::move(node));
+  }
+
+  const Program& source_;
+  int rank_, ranks_;
+  PartitionedProgram result_;
+  // By TensorId of the source, what stands for it in the result: this rank's rows, all of it, this rank's columns.
+  std::vector<TensorId> byRows_, whole_, byColumns_;
+  std::vector<std::vector<HeldRange>> columns_;  // which columns these are
+};
+
+}  // namespace
+
+PartitionedProgram splitOverTensorRanks(const Program& forward, int rank, int ranks) {
+  if (ranks > 1) return Partitioner(forward, rank, ranks).run();
+  PartitionedProgram result{forward, {}};
+  for (const TensorId id : forward.ofRole(Role::parameter)) {
+    result.parts[forward.tensor(id).name] = Part(forward.tensor(id).shape);
+  }
+  return result;
+}
+
+}  // namespace tandem::sharding

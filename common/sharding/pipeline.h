@@ -1,0 +1,39 @@
+#pragma once
+// Pipeline parallelism: which layers each stage has, its program, and the order in which it goes through micro batches.
+//
+// The embedding belongs to the first stage and the last norm with the loss to the last. What crosses from one stage to
+// the next is the residual stream alone. Micro batches follow each other in the order "one forward, one backward"
+// (Narayanan et al. 2019, PipeDream-Flush), which keeps no more of them in flight than there are stages behind.
+
+#include <string>
+#include <vector>
+
+#include "common/graph/program.h"
+#include "common/sharding/layout.h"
+
+namespace tandem::sharding {
+
+// The layers of each stage: runs such that the most expensive stage is as cheap as possible, by the operations that the
+// program counts, loss included. At least one layer each.
+std::vector<Range> stageLayers(const graph::Program& forward, int stages);
+
+// The part of a forward program that a stage runs, with what it receives and sends.
+graph::Program stageProgram(const graph::Program& forward, int stage, int stages);
+
+// Parameters that the first stage and the last both name (a tied embedding); none of one stage.
+std::vector<std::string> sharedByStages(const graph::Program& forward, int stages);
+
+// Makes what a program sends survive its run, since the exchange goes on meanwhile.
+graph::Program keepWhatIsSent(const graph::Program& program);
+
+// A stage's work of a step, in its order.
+struct StageTask {
+  bool isForward = true;
+  std::int64_t microBatch = 0;
+};
+std::vector<StageTask> stageSchedule(int stage, int stages, std::int64_t microBatches);
+
+// Micro batches that a stage has begun and not ended at any time, at most.
+std::int64_t microBatchesInFlight(int stage, int stages, std::int64_t microBatches);
+
+}  // namespace tandem::sharding

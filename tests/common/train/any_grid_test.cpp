@@ -1,0 +1,293 @@
+// Whatever the grid, the family, the sizes and the documents: the same losses and gradients as on one rank, and the
+// same checkpoint. Eight ranks form groups of any size, each of which has a case of its own.
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <map>
+#include <numeric>
+
+#include "common/base/random.h"
+#include "common/train/model_state.h"
+#include "tests/common/train/small_world.h"
+
+namespace tandem::train {
+namespace {
+
+using sharding::Grid;
+
+class Dice {
+ public:
+  explicit Dice(std::uint64_t seed) : random_(seed, 17) {}
+  std::int64_t from(std::int64_t least, std::int64_t most) {
+    return least + static_cast<std::int64_t>(random_.nextBelow(static_cast<std::uint64_t>(most - least + 1)));
+  }
+  bool coin() { return from(0, 1) == 1; }
+  template <class T>
+  T oneOf(const std::vector<T>& choices) {
+    return choices[static_cast<std::size_t>(from(0, std::ssize(choices) - 1))];
+  }
+
+ private:
+  base::RandomStream random_;
+};
+
+std::string field(const char* name, std::int64_t value) {
+  return ", \"" + std::string(name) + "\": " + std::to_string(value);
+}
+
+// Sizes that divide by nothing in particular.
+model::Configuration anyModel(Dice& dice) {
+  const std::string family = dice.oneOf<std::string>({"gpt2", "llama", "mistral", "qwen2", "qwen3"});
+  const std::int64_t kvHeads = dice.from(1, 3), heads = kvHeads * dice.from(1, 4), headSize = 2 * dice.from(2, 5);
+  std::string text = "{\"model_type\": \"" + family + "\"" + field("vocab_size", dice.from(9, 70));
+  const std::string tied = dice.coin() ? "true" : "false";
+  if (family == "gpt2") {
+    text += field("n_embd", heads * headSize) + field("n_layer", dice.from(1, 4)) + field("n_head", heads) +
+            field("n_inner", dice.from(9, 40)) + field("n_positions", dice.from(48, 60));
+  } else {
+    text += field("hidden_size", dice.from(5, 40)) + field("num_hidden_layers", dice.from(1, 4)) +
+            field("num_attention_heads", heads) + field("num_key_value_heads", kvHeads) + field("head_dim", headSize) +
+            field("intermediate_size", dice.from(9, 40)) + field("max_position_embeddings", 64);
+    if (family == "mistral") text += field("sliding_window", dice.from(1, 12));
+  }
+  return model::parseConfiguration(text + ", \"initializer_range\": 0.2, \"tie_word_embeddings\": " + tied + "}",
+                                   "of the test");
+}
+
+// Rows of packed documents; some tokens are no targets.
+data::Batch anyBatch(Dice& dice, std::int64_t rows, std::int64_t length, std::int64_t vocabularySize) {
+  data::Batch batch(rows, length);
+  for (std::int64_t row = 0; row < rows; ++row) {
+    std::int32_t start = 0;
+    for (std::int64_t t = 0; t < length; ++t) {
+      const auto at = static_cast<std::size_t>(row * length + t);
+      if (dice.from(0, 7) == 0) start = static_cast<std::int32_t>(t);
+      batch.tokens[at] = static_cast<std::int32_t>(dice.from(0, vocabularySize - 1));
+      batch.documentStart[at] = start;
+      batch.positions[at] = static_cast<std::int32_t>(t) - start;
+      batch.targets[at] =
+          dice.from(0, 5) == 0 ? data::noTarget : static_cast<std::int32_t>(dice.from(0, vocabularySize - 1));
+      batch.targetCount += batch.targets[at] != data::noTarget ? 1 : 0;
+    }
+  }
+  return batch;
+}
+
+data::Batch rowsOf(const data::Batch& all, std::int64_t first, std::int64_t rows) {
+  data::Batch part(rows, all.sequenceLength);
+  const auto begin = first * all.sequenceLength, count = rows * all.sequenceLength;
+  const auto copy = [&](const std::vector<std::int32_t>& from, std::vector<std::int32_t>& to) {
+    to.assign(from.begin() + begin, from.begin() + begin + count);
+  };
+  copy(all.tokens, part.tokens);
+  copy(all.targets, part.targets);
+  copy(all.documentStart, part.documentStart);
+  copy(all.positions, part.positions);
+  part.targetCount = std::count_if(part.targets.begin(), part.targets.end(), [](auto t) { return t >= 0; });
+  return part;
+}
+
+// A training step of a model on a grid, with what is needed around it.
+struct GridRun {
+  GridRun(const model::Configuration& model_, const TrainOptions& options_, comm::Communicator& ranks_)
+      : model(model_), options(options_), ranks(ranks_) {
+    const Grid grid = gridOf(options, ranks.size());
+    shape = shareOut(options, grid.data);
+    step = std::make_unique<TrainingStep>(model, options, shape, ranks, cpu.device());
+  }
+
+  StepResult train(const data::Batch& batch, std::int64_t number) {
+    const std::int64_t first = step->groups().own().data * shape.rowsPerRank;
+    return step->run(rowsOf(batch, first, shape.rowsPerRank), number, 1e-2, 0);
+  }
+
+  // A tensor for each parameter, whole, on all ranks: what `valuesOf` has of the runs that each rank speaks for.
+  template <class Values>
+  std::map<std::string, std::vector<float>> collect(Values&& valuesOf) {
+    std::map<std::string, std::vector<float>> whole;
+    const graph::Program program = lossProgram(model, 1, 1, base::DType::f32);
+    for (const graph::TensorId id : program.ofRole(graph::Role::parameter)) {
+      whole[program.tensor(id).name].resize(static_cast<std::size_t>(program.tensor(id).shape.count()));
+    }
+    const auto& parameters = step->parameters().layout().parameters();
+    for (const sharding::OwnedRun& run : step->optimizer().countedRuns()) {
+      const auto& parameter = parameters[static_cast<std::size_t>(run.parameter)];
+      const float* values = valuesOf(run);
+      for (const sharding::Strip& strip : parameter.part.strips(run.begin, run.count)) {
+        for (std::int64_t i = 0; i < strip.repeats * strip.count; ++i) {
+          const std::int64_t at = strip.wholeBegin + i / strip.count * strip.stride + i % strip.count;
+          whole[parameter.name][static_cast<std::size_t>(at)] += values[strip.partBegin - run.begin + i];
+        }
+      }
+    }
+    for (auto& [name, values] : whole) ranks.allReduce({values.data(), base::DType::f32, std::ssize(values)});
+    return whole;
+  }
+
+  std::map<std::string, std::vector<float>> gradients() {
+    return collect([&](const sharding::OwnedRun& run) { return step->parameters().gradients() + run.flatOffset; });
+  }
+
+  model::Configuration model;
+  TrainOptions options;
+  comm::Communicator& ranks;
+  BatchShape shape;
+  CpuDevice cpu;
+  std::unique_ptr<TrainingStep> step;
+};
+
+double norm(const std::vector<float>& values) {
+  return std::sqrt(std::inner_product(values.begin(), values.end(), values.begin(), 0.0));
+}
+
+double distance(const std::vector<float>& a, const std::vector<float>& b) {
+  std::vector<float> differences(a.size());
+  std::transform(a.begin(), a.end(), b.begin(), differences.begin(), std::minus<>());
+  return norm(differences);
+}
+
+void compareWithOneRank(comm::Communicator& group, std::uint64_t seed) {
+  Dice dice(seed);
+  const model::Configuration model = anyModel(dice);
+  TrainOptions options;
+  options.sequenceLength = dice.oneOf<std::int64_t>({24, 48, 32, dice.from(2, 32)});
+  const std::vector<Grid> grids = sharding::fittingGrids(group.size(), model, options.sequenceLength);
+  options.grid = dice.oneOf(grids);
+  options.grid->zero = static_cast<int>(dice.from(0, 1));
+  const std::int64_t microBatches = dice.from(1, 3), microBatch = dice.from(1, 2);
+  const std::int64_t rows = options.grid->data * microBatches * microBatch;
+  options.batchTokens = rows * options.sequenceLength;
+  options.microBatch = microBatch;
+  options.recompute =
+      dice.oneOf<graph::Recompute>({graph::Recompute::nothing, graph::Recompute::selective, graph::Recompute::full});
+  options.clipNorm = 0;
+  const data::Batch batch = anyBatch(dice, rows, options.sequenceLength, model.vocabularySize);
+
+  GridRun split(model, options, group);
+  initialise(model, seed, split.step->parameters(), split.step->optimizer(), split.cpu.device());
+  const StepResult first = split.train(batch, 1);
+  const auto gradients = split.gradients();
+  const StepResult second = split.train(batch, 2);
+  if (group.rank() != 0) return;
+
+  const auto alone = comm::makeSingleProcess();
+  options.grid = Grid{};
+  GridRun whole(model, options, *alone);
+  initialise(model, seed, whole.step->parameters(), whole.step->optimizer(), whole.cpu.device());
+  const StepResult expected = whole.train(batch, 1);
+  const auto expectedGradients = whole.gradients();
+  const StepResult expectedSecond = whole.train(batch, 2);
+
+  SCOPED_TRACE("case " + std::to_string(seed) + ": " + split.options.grid->text() + " " + model.json + ", " +
+               std::to_string(rows) + " rows of " + std::to_string(options.sequenceLength));
+  EXPECT_EQ(first.targets, expected.targets);
+  EXPECT_NEAR(first.loss, expected.loss, 1e-5 * expected.loss);
+  EXPECT_NEAR(first.gradientNorm, expected.gradientNorm, 1e-5 * expected.gradientNorm);
+  EXPECT_NEAR(second.loss, expectedSecond.loss, 1e-3 * expectedSecond.loss) << "after an update";
+  ASSERT_EQ(gradients.size(), expectedGradients.size());
+  for (const auto& [name, values] : expectedGradients) {
+    // Rounding is relative to what was added up, which for some parameters cancels to much less than for others.
+    EXPECT_LE(distance(gradients.at(name), values), 1e-5 * norm(values) + 1e-6 * expected.gradientNorm) << name;
+  }
+}
+
+// Cuts the world into groups by a random walk; this rank's group, and its number.
+std::unique_ptr<comm::Communicator> anyGroup(Dice& dice, int& groups, int& own) {
+  const int ranks = test::world().size();
+  groups = 0;
+  for (int begin = 0; begin < ranks;) {
+    const int size = static_cast<int>(dice.from(1, ranks - begin));
+    if (test::world().rank() >= begin && test::world().rank() < begin + size) own = groups;
+    ++groups;
+    begin += size;
+  }
+  return test::world().split(own, test::world().rank());
+}
+
+TEST(AnyGrid, givesTheLossesAndGradientsOfOneRank) {
+  constexpr std::uint64_t cases = 220;
+  Dice dice(1);
+  for (std::uint64_t done = 0; done < cases;) {
+    int groups = 0, own = 0;
+    const auto group = anyGroup(dice, groups, own);
+    compareWithOneRank(*group, 1000 + done + static_cast<std::uint64_t>(own));
+    done += static_cast<std::uint64_t>(groups);
+    if (HasFatalFailure()) return;
+  }
+}
+
+// Every tensor of a checkpoint, whole.
+std::map<std::string, std::vector<float>> contentOf(const checkpoint::Reader& reader) {
+  std::map<std::string, std::vector<float>> content;
+  for (const checkpoint::Reader::Entry& entry : reader.tensors()) {
+    std::vector<float>& values = content[entry.name];
+    values.resize(static_cast<std::size_t>(entry.shape.count()));
+    reader.read(entry.name, entry.type, entry.shape, 0, entry.shape.count(), values.data());
+  }
+  return content;
+}
+
+// In memory where there is such a folder: what is tested is no disk.
+std::filesystem::path sharedFolder() {
+  std::string name;
+  if (test::world().rank() == 0) {
+    const std::filesystem::path memory = "/dev/shm";
+    const auto parent = std::filesystem::exists(memory) ? memory : std::filesystem::temp_directory_path();
+    std::string pattern = (parent / "tandem-grids-XXXXXX").string();
+    name = ::mkdtemp(pattern.data());
+  }
+  return comm::broadcastText(test::world(), name, 0);
+}
+
+TEST(Checkpoints, movedThroughAllGridsReturnBitForBit) {
+  Dice dice(7);
+  const model::Configuration model = model::parseConfiguration(
+      R"({"model_type": "qwen3", "vocab_size": 61, "hidden_size": 24, "num_hidden_layers": 3, "num_attention_heads": 6,
+      "num_key_value_heads": 2, "head_dim": 6, "intermediate_size": 23, "max_position_embeddings": 32,
+      "tie_word_embeddings": true, "attention_bias": false})",
+      "of the test");
+  std::vector<Grid> grids;
+  for (int ranks = 1; ranks <= test::world().size(); ++ranks) {
+    for (const Grid& grid : sharding::fittingGrids(ranks, model, 16)) {
+      if (grid.context == 1 || ranks == test::world().size()) grids.push_back(grid);
+    }
+  }
+  ASSERT_GE(grids.size(), 12u);
+  grids.push_back(grids.front());
+  const std::filesystem::path folder = sharedFolder();
+  std::map<std::string, std::vector<float>> expected;
+  for (std::size_t hop = 0; hop < grids.size(); ++hop) {
+    SCOPED_TRACE(grids[hop].text());
+    const bool joins = test::world().rank() < grids[hop].ranks();
+    const auto group = test::world().split(joins ? 0 : 1, test::world().rank());
+    if (joins) {
+      TrainOptions options;
+      options.sequenceLength = 16;
+      options.grid = grids[hop];
+      options.batchTokens = 16 * grids[hop].data;
+      GridRun run(model, options, *group);
+      if (hop == 0) {
+        initialise(model, 5, run.step->parameters(), run.step->optimizer(), run.cpu.device());
+        run.train(anyBatch(dice, 1, 16, model.vocabularySize), 1);
+      } else {
+        const checkpoint::Reader reader(*group, folder / std::to_string(hop - 1));
+        restore(reader, run.step->parameters(), run.step->optimizer(), *group, run.cpu.device());
+      }
+      checkpoint::Writer writer(*group, folder / std::to_string(hop), 1);
+      writer.save({.step = 1, .tokenizer = "", .configuration = "{}", .options = "{}", .progress = "{}"},
+                  localTensors(run.step->parameters(), run.step->optimizer()));
+      writer.finish();
+      const auto content = contentOf(checkpoint::Reader(*group, folder / std::to_string(hop)));
+      if (hop == 0) expected = content;
+      if (group->rank() == 0) {
+        EXPECT_EQ(content, expected);
+      }
+    }
+    test::world().barrier();
+  }
+  if (test::world().rank() == 0) std::filesystem::remove_all(folder);
+}
+
+}  // namespace
+}  // namespace tandem::train

@@ -1,0 +1,65 @@
+"""A model split over any grid trains as on one rank, and its checkpoints go on anywhere."""
+
+import unittest
+
+from tandem_runs import ROWS, SEQUENCE, World, run
+
+world = World()
+
+
+def relative_difference(left, right):
+    assert len(left) == len(right), (len(left), len(right))
+    return max(abs(a - b) / abs(b) for a, b in zip(left, right))
+
+
+class AnyGrid(unittest.TestCase):
+    def test_trains_and_evaluates_as_one_rank_and_goes_on_on_other_grids(self):
+        world.pretrain("one", 6, val=world.val)
+        split = world.pretrain("split", 6, ranks=4, val=world.val, shard="tp=2,pp=2", micro_batch=2,
+                               checkpoint_every=2, keep=0)
+        self.assertIn("grid dp=1,tp=2,pp=2,cp=1,zero=1", split.err)
+        self.assertRegex(split.err, r"rank  host +pipeline  data  context  tensor")
+        self.assertLess(relative_difference(world.losses("split"), world.losses("one")), 1e-5)
+        self.assertEqual(world.tensors("split").keys(), world.tensors("one").keys())
+        checkpoint = world.path("split") / "checkpoints" / "step-00000002"
+        for name, ranks, shard in (("data", 3, None), ("tensor", 3, "tp=3,zero=0"), ("all", 4, "dp=2,tp=2")):
+            with self.subTest(shard=shard):
+                world.pretrain(name, 6, ranks=ranks, shard=shard, resume=checkpoint)
+                self.assertLess(relative_difference(world.losses(name), world.losses("one")[2:]), 1e-5)
+        expected = world.evaluate("loss", "--checkpoint", world.path("one"), "--data", world.val)[0]
+        for ranks, shard in ((2, "tp=2"), (4, "dp=2,pp=2")):
+            with self.subTest(shard=shard):
+                measured = world.evaluate("loss", "--checkpoint", world.path("split"), "--data", world.val, "--shard",
+                                          shard, ranks=ranks)[0]
+                self.assertEqual(measured["tokens"], expected["tokens"])
+                self.assertAlmostEqual(measured["loss"] / expected["loss"], 1, delta=1e-5)
+
+
+class BadGrids(unittest.TestCase):
+    def expect_refused(self, ranks, expected, **options):
+        ended = world.try_pretrain("refused", 2, ranks, **options)
+        self.assertEqual(ended.code, 2, ended)
+        for text in expected:
+            self.assertIn(text, ended.err)
+
+    def test_name_what_does_not_fit_and_what_would(self):
+        self.expect_refused(2, ["a grid of 4 ranks, but there are 2", "these fit: dp=2;"], shard="tp=4")
+        self.expect_refused(3, ["pp=3 is more than the model's 2 layers", "these fit: dp=3; tp=3"], shard="pp=3",
+                            batch_tokens=6 * SEQUENCE)
+        self.expect_refused(2, ["'xp=2'", "dp=2,tp=2,pp=1,cp=1,zero=1"], shard="xp=2")
+        self.expect_refused(2, ["Muon", "tp=2"], shard="tp=2", optimizer="muon")
+        self.expect_refused(2, ["zero=3"], shard="dp=2,zero=3")
+
+    def test_a_batch_is_shared_out_over_the_data_axis_alone(self):
+        self.expect_refused(4, ["multiples of " + str(2 * SEQUENCE)], shard="dp=2,tp=2",
+                            batch_tokens=(ROWS + 1) * SEQUENCE)
+
+    def test_a_dry_run_describes_a_rank_of_the_grid(self):
+        ended = run(2, "pretrain", "--model", world.model, "--batch-tokens", ROWS * SEQUENCE, "--sequence-length",
+                    SEQUENCE, "--shard", "tp=2", "--dry-run")
+        self.assertEqual(ended.code, 0, ended)
+        self.assertIn("grid dp=1,tp=2,pp=1,cp=1,zero=1", ended.out)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

@@ -4,6 +4,7 @@
 #include "apps/checkpoint-convert/commands.h"
 #include "apps/checkpoint-convert/result.h"
 #include "common/base/error.h"
+#include "common/checkpoint/derived_models.h"
 #include "common/checkpoint/gguf_model.h"
 #include "common/checkpoint/hugging_face.h"
 #include "common/checkpoint/quantised_model.h"
@@ -62,8 +63,8 @@ int runImport(comm::Communicator& world, const app::CommonOptions& common, const
 
 bool isGguf(const Options& options) {
   if (options.format == "auto") return options.output.ends_with(".gguf");
-  if (options.format != "gguf" && options.format != "huggingface") {
-    throw Error(ErrorKind::usage, "--format is '" + options.format + "'; there are auto, huggingface and gguf");
+  if (options.format != "gguf" && options.format != "huggingface" && options.format != "peft") {
+    throw Error(ErrorKind::usage, "--format is '" + options.format + "'; there are auto, huggingface, gguf and peft");
   }
   return options.format == "gguf";
 }
@@ -88,6 +89,10 @@ int runExport(comm::Communicator& world, const app::CommonOptions& common, const
     type = typeOf(options, gguf);
     if (!(options.largestFile > 0)) throw Error(ErrorKind::usage, "--max-file-size must be above 0");
   });
+  if (options.format == "peft") {
+    checkpoint::writeAdapter(world, checkpoint::Reader(world, options.input), options.output);
+    return finish(common, options, start, {{"format", options.format}});
+  }
   const auto model = checkpoint::openModel(world, options.input);
   if (gguf) {
     checkpoint::writeGguf(*model, options.output, {.type = type}, world);
@@ -149,7 +154,9 @@ app::Command exportCommand() {
                 app.add_option("--output", options->output, "The folder or .gguf file to make")
                     ->required()
                     ->type_name("PATH");
-                app.add_option("--format", options->format, "huggingface, gguf, or auto: by the ending of --output")
+                app.add_option(
+                       "--format", options->format,
+                       "huggingface, gguf, auto: one of these by the ending of --output; peft: the adapters alone")
                     ->type_name("NAME");
                 app.add_option("--type", options->type,
                                "Of the weights: keep, F32, F16, BF16; of a GGUF file also Q8_0 and Q4_0")

@@ -24,9 +24,6 @@ int run(comm::Communicator& world, const app::CommonOptions& common, const Optio
   std::unique_ptr<checkpoint::ModelSource> merged;
   comm::agreeOn(world, [&] {
     if (options.shards < 0) throw base::Error(base::ErrorKind::usage, "--shards must be at least 0");
-    if (models.size() < 2 && options.adapter.empty()) {
-      throw base::Error(base::ErrorKind::usage, "there is nothing to merge: give several checkpoints, or an --adapter");
-    }
     merged = checkpoint::averageOf(std::move(models), options.weights);
     if (!options.adapter.empty()) merged = checkpoint::withAdapter(std::move(merged), options.adapter);
   });
@@ -41,22 +38,25 @@ int run(comm::Communicator& world, const app::CommonOptions& common, const Optio
 
 app::Command mergeCommand() {
   const auto options = std::make_shared<Options>();
-  return {
-      .name = "merge",
-      .purpose = "Makes one checkpoint of several by their mean, or of a model and its LoRA adapter.",
-      .declare =
-          [options](CLI::App& app) {
-            app.add_option("--checkpoint", options->checkpoints, "Models of one shape")->required()->type_name("PATH");
-            app.add_option("--weights", options->weights, "Of each in the mean; without them all count alike")
-                ->type_name("NUMBER");
-            app.add_option("--adapter", options->adapter, "A folder with an adapter in PEFT's form, added to it")
-                ->type_name("FOLDER");
-            app.add_option("--output", options->output, "The run folder to make")->required()->type_name("FOLDER");
-            app.add_option("--shards", options->shards, "Files of the checkpoint; 0: one for each rank")
-                ->type_name("FILES");
-          },
-      .run = [options](comm::Communicator& world,
-                       const app::CommonOptions& common) { return run(world, common, *options); }};
+  return {.name = "merge",
+          .purpose = "Makes one checkpoint of several by their mean, or of a model and its LoRA adapter.",
+          .declare =
+              [options](CLI::App& app) {
+                app.add_option(
+                       "--checkpoint", options->checkpoints,
+                       "Models of one shape; or one, a run of finetuning whose adapters are put into their base")
+                    ->required()
+                    ->type_name("PATH");
+                app.add_option("--weights", options->weights, "Of each in the mean; without them all count alike")
+                    ->type_name("NUMBER");
+                app.add_option("--adapter", options->adapter, "A folder with an adapter in PEFT's form, added to it")
+                    ->type_name("FOLDER");
+                app.add_option("--output", options->output, "The run folder to make")->required()->type_name("FOLDER");
+                app.add_option("--shards", options->shards, "Files of the checkpoint; 0: one for each rank")
+                    ->type_name("FILES");
+              },
+          .run = [options](comm::Communicator& world,
+                           const app::CommonOptions& common) { return run(world, common, *options); }};
 }
 
 }  // namespace tandem::convert

@@ -3,9 +3,11 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <span>
 
 #include "common/base/error.h"
 #include "common/base/files.h"
+#include "common/base/hash.h"
 #include "common/base/json_nesting.h"
 #include "common/checkpoint/derived_models.h"
 #include "common/checkpoint/detail/foreign_model.h"
@@ -148,14 +150,16 @@ void adapt(const Adapter& adapter, std::int64_t row, std::span<float> values) {
   for (std::size_t i = 0; i < columns; ++i) values[i] = static_cast<float>(stretch * sums[i]);
 }
 
+using Adapters = std::map<std::string, std::vector<Adapter>>;  // by parameter
+
 class AdaptedModel : public ModelSource {
  public:
-  AdaptedModel(std::unique_ptr<ModelSource> model, const fs::path& folder) : model_(std::move(model)) {
-    place_ = model_->place();
-    metadata_ = model_->metadata();
+  AdaptedModel(std::unique_ptr<ModelSource> model, Adapters adapters, const fs::path& place, const Metadata& metadata)
+      : model_(std::move(model)), adapters_(std::move(adapters)) {
+    place_ = place;
+    metadata_ = metadata;
     configuration_ = model_->configuration();
     parameters_ = model_->parameters();
-    adapters_ = AdapterReader(folder).read(configuration_);
   }
 
  private:
@@ -181,13 +185,169 @@ class AdaptedModel : public ModelSource {
   }
 
   std::unique_ptr<ModelSource> model_;
-  std::map<std::string, std::vector<Adapter>> adapters_;
+  Adapters adapters_;
 };
+
+// What a run of finetuning says of its adapters.
+json settingsOf(const Reader& run, const char* what) {
+  const json progress = json::parse(run.metadata().progress, nullptr, false);
+  if (progress.is_object() && progress.contains(what) && progress[what].is_object()) return progress[what];
+  throw Error(ErrorKind::badData, "the checkpoint " + run.folder().string() +
+                                      " holds adapters, but its progress does not "
+                                      "say of what: it has no object '" +
+                                      std::string(what) + "'");
+}
+
+template <class Value>
+Value settingOf(const Reader& run, const char* what, const char* name) {
+  try {
+    return settingsOf(run, what).at(name).get<Value>();
+  } catch (const json::exception&) {
+    throw Error(ErrorKind::badData, "the progress of the checkpoint " + run.folder().string() + " has no " + what +
+                                        "/" + name + ", or another than it must be");
+  }
+}
+
+constexpr std::string_view endingOfDown = ".lora_a", endingOfUp = ".lora_b";
+
+const Reader::Entry* find(const Reader& run, const std::string& name) {
+  const auto found = std::ranges::find(run.tensors(), name, &Reader::Entry::name);
+  return found == run.tensors().end() ? nullptr : &*found;
+}
+
+std::vector<float> readWhole(const Reader& run, const Reader::Entry& entry, const base::Shape& shape) {
+  std::vector<float> values(static_cast<std::size_t>(shape.count()));
+  run.read(entry.name, DType::f32, shape, 0, shape.count(), values.data());
+  return values;
+}
+
+Adapters ownAdapters(const Reader& run, const model::Configuration& configuration) {
+  const auto alpha = settingOf<double>(run, "adapters", "alpha");
+  const bool rankStabilised = settingOf<bool>(run, "adapters", "rank_stabilised");
+  Adapters adapters;
+  for (const Parameter& parameter : ourLayout(configuration)) {
+    if (parameter.shape.rank() != 2 || !parameter.name.ends_with(".weight")) continue;
+    const std::string stem = "model/" + parameter.name.substr(0, parameter.name.rfind('.'));
+    const Reader::Entry* const down = find(run, stem + std::string(endingOfDown));
+    const Reader::Entry* const up = find(run, stem + std::string(endingOfUp));
+    if (down == nullptr || up == nullptr) continue;
+    Adapter adapter{.rows = parameter.shape[0], .columns = parameter.shape[1], .rank = down->shape[0]};
+    adapter.down = readWhole(run, *down, {adapter.rank, adapter.columns});
+    adapter.up = readWhole(run, *up, {adapter.rows, adapter.rank});
+    const auto rank = static_cast<double>(adapter.rank);
+    // The factor that training computes with is a float32.
+    adapter.scale = static_cast<double>(static_cast<float>(alpha / (rankStabilised ? std::sqrt(rank) : rank)));
+    adapters[parameter.name].push_back(std::move(adapter));
+  }
+  return adapters;
+}
+
+// A tensor of an adapter to write: all of A, or some rows of B.
+struct PeftTensor {
+  NewTensor tensor;
+  std::span<const float> values;
+};
+
+std::vector<PeftTensor> peftTensors(const Adapters& adapters, const model::Configuration& configuration,
+                                    std::set<std::string>& modules) {
+  std::vector<PeftTensor> tensors;
+  for (const Parameter& parameter : huggingFaceLayout(configuration)) {
+    const auto found = adapters.find(parameter.name);
+    if (found == adapters.end()) continue;
+    const Adapter& adapter = found->second.front();
+    for (const Part& part : parameter.parts) {
+      const std::string module = part.name.substr(0, part.name.rfind('.'));
+      modules.insert(module.substr(module.rfind('.') + 1));
+      const auto first = static_cast<std::size_t>(part.firstRow * adapter.rank);
+      const auto count = static_cast<std::size_t>(part.rows * adapter.rank);
+      const std::string prefix = "base_model.model." + module + ".";
+      tensors.push_back({{prefix + "lora_A.weight", Encoding::f32, {adapter.rank, adapter.columns}}, adapter.down});
+      tensors.push_back({{prefix + "lora_B.weight", Encoding::f32, {part.rows, adapter.rank}},
+                         std::span(adapter.up).subspan(first, count)});
+    }
+  }
+  return tensors;
+}
 
 }  // namespace
 
 std::unique_ptr<ModelSource> withAdapter(std::unique_ptr<ModelSource> model, const fs::path& adapter) {
-  return std::make_unique<AdaptedModel>(std::move(model), adapter);
+  Adapters adapters = AdapterReader(adapter).read(model->configuration());
+  const fs::path place = model->place();
+  const Metadata metadata = model->metadata();
+  return std::make_unique<AdaptedModel>(std::move(model), std::move(adapters), place, metadata);
+}
+
+bool holdsAdapters(const Reader& run) {
+  return std::ranges::any_of(run.tensors(), [](const Reader::Entry& entry) {
+    return entry.name.starts_with("model/") && entry.name.ends_with(endingOfDown);
+  });
+}
+
+fs::path baseOfAdapters(const Reader& run) {
+  const fs::path path = settingOf<std::string>(run, "base", "path");
+  const fs::path checksums = path / "checksums.xxh128";
+  const std::string place = "the base " + path.string() + " of the adapters in " + run.folder().string();
+  if (!fs::exists(checksums)) throw Error(ErrorKind::badData, place + " is not there any more");
+  if (base::hashFile(checksums) != settingOf<std::string>(run, "base", "fingerprint")) {
+    throw Error(ErrorKind::badData, place + " is another than they were learned for");
+  }
+  return path;
+}
+
+std::unique_ptr<ModelSource> withAdapters(std::unique_ptr<ModelSource> model, const Reader& run) {
+  Adapters adapters = ownAdapters(run, model->configuration());
+  Metadata metadata = run.metadata();
+  json progress = json::parse(metadata.progress);
+  progress.erase("adapters");
+  progress.erase("base");
+  metadata.progress = progress.dump();
+  if (metadata.companions.empty()) metadata.companions = model->metadata().companions;
+  return std::make_unique<AdaptedModel>(std::move(model), std::move(adapters), run.folder(), metadata);
+}
+
+void writeAdapter(comm::Communicator& communicator, const Reader& run, const fs::path& folder) {
+  comm::agreeOn(communicator, [&] {
+    if (communicator.rank() != 0) return;
+    if (!holdsAdapters(run)) {
+      throw Error(ErrorKind::usage, "the checkpoint " + run.folder().string() + " holds no adapters to write");
+    }
+    if (fs::exists(folder)) {
+      throw Error(ErrorKind::usage, "the output '" + folder.string() + "' exists: choose another, or remove it");
+    }
+    const model::Configuration configuration =
+        detail::parseForeignConfiguration(run.metadata().configuration, "in the checkpoint " + run.folder().string());
+    const Adapters adapters = ownAdapters(run, configuration);
+    std::set<std::string> modules;
+    const std::vector<PeftTensor> tensors = peftTensors(adapters, configuration, modules);
+    std::map<std::string, std::span<const float>> values;
+    std::vector<NewTensor> heads;
+    for (const PeftTensor& each : tensors) {
+      heads.push_back(each.tensor);
+      values[each.tensor.name] = each.values;
+    }
+    const FileLayout layout = layOutSafetensors(heads, {{"format", "pt"}});
+    std::string bytes = layout.head;
+    for (const StoredTensor& tensor : layout.tensors) {
+      const auto content = std::as_bytes(values.at(tensor.name));
+      bytes.append(reinterpret_cast<const char*>(content.data()), content.size());
+    }
+    const nlohmann::ordered_json settings = {{"base_model_name_or_path", settingOf<std::string>(run, "base", "path")},
+                                             {"bias", "none"},
+                                             {"fan_in_fan_out", configuration.type == "gpt2"},
+                                             {"inference_mode", true},
+                                             {"lora_alpha", settingOf<double>(run, "adapters", "alpha")},
+                                             {"lora_dropout", settingOf<double>(run, "adapters", "dropout")},
+                                             {"peft_type", "LORA"},
+                                             {"r", settingOf<std::int64_t>(run, "adapters", "rank")},
+                                             {"target_modules", modules},
+                                             {"task_type", "CAUSAL_LM"},
+                                             {"use_dora", false},
+                                             {"use_rslora", settingOf<bool>(run, "adapters", "rank_stabilised")}};
+    base::createFolders(folder);
+    base::replaceFile(folder / "adapter_model.safetensors", bytes);
+    base::replaceFile(folder / "adapter_config.json", settings.dump(2) + "\n");
+  });
 }
 
 }  // namespace tandem::checkpoint

@@ -22,4 +22,19 @@ std::unique_ptr<ModelSource> averageOf(std::vector<std::unique_ptr<ModelSource>>
 // the model, or asks for something else than these.
 std::unique_ptr<ModelSource> withAdapter(std::unique_ptr<ModelSource> model, const std::filesystem::path& adapter);
 
+// Whether a checkpoint of ours holds nothing but adapters, as finetuning leaves them: of linears NAME.weight the
+// tensors model/NAME.lora_a [rank, inputs] and model/NAME.lora_b [outputs, rank], and in its progress what they are
+// ("adapters": rank, alpha, rank_stabilised) and whose they are ("base": path, and fingerprint: the hash of its
+// checksums).
+bool holdsAdapters(const Reader& run);
+// Where their base is. Throws Error of kind badData when it is not there, or another than they were learned for.
+std::filesystem::path baseOfAdapters(const Reader& run);
+
+// The base with them, under the run's metadata.
+std::unique_ptr<ModelSource> withAdapters(std::unique_ptr<ModelSource> base, const Reader& run);
+
+// Writes them as PEFT has them: projections that we compute at once share lora_A, and have their own rows of lora_B.
+// Collective.
+void writeAdapter(comm::Communicator& communicator, const Reader& run, const std::filesystem::path& folder);
+
 }  // namespace tandem::checkpoint

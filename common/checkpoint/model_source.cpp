@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "common/base/error.h"
+#include "common/checkpoint/derived_models.h"
 #include "common/checkpoint/detail/foreign_model.h"
 #include "common/checkpoint/encoding.h"
 #include "common/checkpoint/hugging_face.h"
@@ -21,10 +22,10 @@ using base::ErrorKind;
 // A checkpoint of ours.
 class OwnModel : public ModelSource {
  public:
-  OwnModel(comm::Communicator& communicator, const fs::path& path) : reader_(communicator, path) {
+  OwnModel(comm::Communicator& communicator, std::unique_ptr<Reader> reader) : reader_(std::move(reader)) {
     comm::agreeOn(communicator, [&] {
-      place_ = reader_.folder();
-      metadata_ = reader_.metadata();
+      place_ = reader_->folder();
+      metadata_ = reader_->metadata();
       configuration_ =
           detail::parseForeignConfiguration(metadata_.configuration, "in the checkpoint " + place_.string());
       for (const Parameter& parameter : ourLayout(configuration_)) parameters_.push_back(stored(parameter));
@@ -38,15 +39,15 @@ class OwnModel : public ModelSource {
 
   QuantisedRows readQuantisedRows(const StoredParameter& parameter, std::int64_t begin,
                                   std::int64_t count) const override {
-    return checkpoint::readQuantisedRows(reader_, quantised_.at(parameter.name), begin, count);
+    return checkpoint::readQuantisedRows(*reader_, quantised_.at(parameter.name), begin, count);
   }
 
  private:
   static std::string tensorName(const std::string& parameter) { return "model/" + parameter; }
 
   const Reader::Entry* find(const std::string& name) const {
-    const auto found = std::ranges::find(reader_.tensors(), name, &Reader::Entry::name);
-    return found == reader_.tensors().end() ? nullptr : &*found;
+    const auto found = std::ranges::find(reader_->tensors(), name, &Reader::Entry::name);
+    return found == reader_->tensors().end() ? nullptr : &*found;
   }
 
   // Quantised matrices are read as float32.
@@ -72,13 +73,13 @@ class OwnModel : public ModelSource {
     const StoredParameter& stored = parameters_[parameter];
     const auto quantised = quantised_.find(stored.name);
     if (quantised != quantised_.end()) {
-      return readQuantised(reader_, quantised->second, begin, count, static_cast<float*>(target));
+      return readQuantised(*reader_, quantised->second, begin, count, static_cast<float*>(target));
     }
-    reader_.read(tensorName(stored.name), stored.type, stored.shape, begin, count, target);
+    reader_->read(tensorName(stored.name), stored.type, stored.shape, begin, count, target);
   }
 
   std::map<std::string, QuantisedEntry> quantised_;  // by parameter
-  Reader reader_;
+  std::unique_ptr<Reader> reader_;
 };
 
 bool beginsWithGguf(const fs::path& file) {
@@ -129,6 +130,22 @@ ModelFormat formatOf(const fs::path& path) {
   return ModelFormat::tandem;
 }
 
+namespace {
+
+// Adapters are read together with their base.
+std::unique_ptr<ModelSource> openOwn(comm::Communicator& communicator, const fs::path& path) {
+  auto reader = std::make_unique<Reader>(communicator, path);
+  if (!holdsAdapters(*reader)) return std::make_unique<OwnModel>(communicator, std::move(reader));
+  fs::path base;
+  comm::agreeOn(communicator, [&] { base = baseOfAdapters(*reader); });
+  auto model = std::make_unique<OwnModel>(communicator, std::make_unique<Reader>(communicator, base));
+  std::unique_ptr<ModelSource> adapted;
+  comm::agreeOn(communicator, [&] { adapted = withAdapters(std::move(model), *reader); });
+  return adapted;
+}
+
+}  // namespace
+
 std::unique_ptr<ModelSource> openModel(comm::Communicator& communicator, const fs::path& path) {
   ModelFormat format = ModelFormat::tandem;
   std::unique_ptr<ModelSource> model;
@@ -140,7 +157,7 @@ std::unique_ptr<ModelSource> openModel(comm::Communicator& communicator, const f
       model = std::make_unique<detail::ForeignModel>(detail::openGguf(path));
     }
   });
-  if (format == ModelFormat::tandem) model = std::make_unique<OwnModel>(communicator, path);
+  if (format == ModelFormat::tandem) model = openOwn(communicator, path);
   return model;
 }
 

@@ -344,6 +344,50 @@ TEST_F(Convert, anAdapterIsAddedToItsRowsAlone) {
   EXPECT_EQ(errorOf([&] { write("biased", R"(, "bias": "all")", false); }).kind(), ErrorKind::badData);
 }
 
+TEST_F(Convert, aRunThatHoldsAdaptersIsReadWithThemInItsBaseAndWrittenForPeft) {
+  const std::string configuration = llamaLike("llama", 9, 3);
+  const MadeModel base(configuration);
+  writeModel(world(), path("base"), base, 2);
+  const fs::path step = path("base") / "checkpoints" / "step-00000000";
+  const nlohmann::json progress = {
+      {"adapters",
+       {{"rank", 3}, {"alpha", 6}, {"dropout", 0.1}, {"rank_stabilised", false}, {"targets", {"attention"}}}},
+      {"base", {{"path", step.string()}, {"fingerprint", base::hashFile(step / "checksums.xxh128")}}}};
+  const std::vector<StepTensor> tensors = {{"model/layers.1.attention.qkv.lora_a", DType::f32, {3, 64}},
+                                           {"model/layers.1.attention.qkv.lora_b", DType::f32, {120, 3}}};
+  writeStep(
+      world(), path("tuned"), {.step = 5, .configuration = configuration, .progress = progress.dump()}, tensors,
+      [&](std::size_t tensor, std::int64_t begin, std::int64_t count, void* target) {
+        for (std::int64_t i = 0; i < count; ++i) {
+          static_cast<float*>(target)[i] = valueAt(tensors[tensor].name, begin + i);
+        }
+      },
+      1);
+  const auto tuned = openModel(world(), path("tuned"));
+  const StoredParameter& qkv = tuned->parameter("layers.1.attention.qkv.weight");
+  const std::vector<float> got = weightsOf(*tuned, qkv);
+  for (const std::int64_t row : {0, 71, 72, 119}) {
+    double sum = 0;
+    for (std::int64_t k = 0; k < 3; ++k) {
+      sum += static_cast<double>(valueAt(tensors[1].name, row * 3 + k)) *
+             static_cast<double>(valueAt(tensors[0].name, k * 64 + 9));
+    }
+    EXPECT_NEAR(got[static_cast<std::size_t>(row * 64 + 9)],
+                static_cast<double>(valueAt(qkv.name, row * 64 + 9)) + 2 * sum, 1e-6);
+  }
+  EXPECT_EQ(weightsOf(*tuned, tuned->parameter("layers.0.attention.qkv.weight")),
+            weightsOf(base, base.parameter("layers.0.attention.qkv.weight")));
+
+  writeAdapter(world(), Reader(world(), path("tuned")), path("peft"));
+  expectSameWeights(*tuned, *withAdapter(std::make_unique<MadeModel>(configuration), path("peft")), "by PEFT's form");
+  writeModel(world(), path("merged"), *tuned, 1);
+  expectSameWeights(*tuned, *openModel(world(), path("merged")), "merged");
+
+  if (world().rank() == 0) flipByte(step / "checksums.xxh128", 3);
+  world().barrier();
+  EXPECT_EQ(errorOf([&] { openModel(world(), path("tuned")); }).kind(), ErrorKind::badData);
+}
+
 TEST_F(Convert, differencesAreFoundAndCounted) {
   const MadeModel one(gpt2()), other(gpt2(), DType::f32, 2);
   for (const ParameterDifference& each : compare(world(), one, one)) EXPECT_TRUE(each.same()) << each.name;

@@ -125,6 +125,9 @@ void declareTrainingOptions(CLI::App& app, train::TrainOptions& options, Trainin
       ->type_name("TIME");
   app.add_option("--resume", options.resume, "auto, never, or a checkpoint to go on from")
       ->type_name("auto|never|PATH");
+  app.add_option("--on-straggler", texts.onStraggler,
+                 "When a rank holds the others up: warn, or checkpoint-and-exit with exit code 75")
+      ->type_name("NAME");
   app.add_flag("--profile", options.profile, "Print the seconds of each operator at the end");
   app.add_flag("--dry-run", texts.dryRun, "Print parameters, memory and FLOP of a step, and stop; reads no data");
   app.add_option("--cluster", texts.cluster, "With --dry-run: plan the run for the cluster described there")
@@ -149,6 +152,7 @@ train::TrainOptions completeTrainingOptions(train::TrainOptions options, const T
   options.optimizer.states = optim::parseStates(texts.optimizerStates);
   options.cudaGraphs = parseSwitch("--cuda-graphs", texts.cudaGraphs);
   if (texts.microBatch != "auto") options.microBatch = parseRows(texts.microBatch);
+  options.onStraggler = train::parseOnStraggler(texts.onStraggler);
   check(options);
   if (!(texts.memoryLimit >= 0)) refuse("--memory-limit must be 0 (what is free) or above");
   if ((options.steps > 0) == (texts.tokens > 0) && !texts.dryRun) refuse("give either --steps or --tokens, above zero");

@@ -23,6 +23,7 @@ struct TrainingTexts {
   std::string timeLimit = "0s";
   std::string shard;    // empty: data parallel over all ranks
   std::string cluster;  // the description of another cluster to plan for
+  std::string onStraggler = "warn";
   DeviceOptions device;
   std::int64_t tokens = 0;
   bool dryRun = false;  // only a plan is wanted: data and output may be missing

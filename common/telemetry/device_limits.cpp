@@ -89,4 +89,14 @@ fs::path deviceLimitsFolder() {
   return {};
 }
 
+std::optional<double> knownPeakFlops(const std::string& description, base::DType storage) {
+  const fs::path folder = deviceLimitsFolder();
+  if (folder.empty()) return std::nullopt;
+  const std::vector<DeviceLimits> all = readDeviceLimits(folder);
+  const DeviceLimits* own = limitsOf(all, description);
+  const std::string type = storage == base::DType::bf16 ? "bf16" : storage == base::DType::f16 ? "fp16" : "fp32";
+  if (own == nullptr || !own->peakFlops.contains(type)) return std::nullopt;
+  return own->peakFlops.at(type);
+}
+
 }  // namespace tandem::telemetry

@@ -9,6 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "common/base/dtype.h"
+
 namespace tandem::telemetry {
 
 // At or beyond `pass` is go, short of `fail` is no-go, in between is a warning. Whether more or less is better belongs
@@ -43,5 +45,9 @@ const DeviceLimits* limitsOf(const std::vector<DeviceLimits>& all, const std::st
 // data/devices beside this program: installed (../share/tandem/data/devices) or in a tree above it. The environment's
 // TANDEM_DEVICES wins. Empty when there is none.
 std::filesystem::path deviceLimitsFolder();
+
+// The peak that the maker gives a device whose description holds its name, for products of a storage type, in
+// operations per second; nothing where no file names it.
+std::optional<double> knownPeakFlops(const std::string& description, base::DType storage);
 
 }  // namespace tandem::telemetry

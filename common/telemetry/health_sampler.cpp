@@ -1,5 +1,7 @@
 #include "common/telemetry/health_sampler.h"
 
+#include <time.h>
+
 #include <algorithm>
 #include <condition_variable>
 #include <mutex>
@@ -14,7 +16,14 @@ struct Sample {
   Clock::time_point time = {};
   DeviceReading device = {};
   HostReading host = {};
+  std::optional<double> ownSeconds = {};  // of processors, that this process has used
 };
+
+std::optional<double> processSeconds() {
+  timespec time{};
+  if (clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time) != 0) return std::nullopt;
+  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+}
 
 class RangeSum {
  public:
@@ -88,6 +97,7 @@ class Stretch {
     const std::optional<double> processors = growth(first_.host.processorSeconds, last_.host.processorSeconds);
     s.stolenShare = share(growth(first_.host.stolenSeconds, last_.host.stolenSeconds), processors);
     s.busyShare = share(growth(first_.host.busySeconds, last_.host.busySeconds), processors);
+    s.ownShare = share(growth(first_.ownSeconds, last_.ownSeconds), processors);
     s.hostThrottleShare =
         share(growth(first_.host.thermalThrottleSeconds, last_.host.thermalThrottleSeconds), processors);
     s.hostJoules = growth(first_.host.energyJoules, last_.host.energyJoules);
@@ -155,6 +165,7 @@ class HealthSampler::Implementation {
     Sample sample;
     if (device_) sample.device = device_->read();
     sample.host = host_.read();
+    sample.ownSeconds = processSeconds();
     sample.time = Clock::now();
     return sample;
   }

@@ -30,6 +30,7 @@ struct HealthSummary {
 
   std::optional<Range> hostClockMegahertz, hostTemperatureCelsius;
   std::optional<double> stolenShare, busyShare;  // of the processors' time
+  std::optional<double> ownShare;                // likewise, of this process
   std::optional<double> hostThrottleShare;       // of the processors' time, slowed down for heat
   std::optional<double> hostJoules;
   std::optional<std::int64_t> majorFaults;

@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <cerrno>
 #include <cmath>
+#include <cstdio>
+#include <cstdlib>
 #include <nlohmann/json.hpp>
 
 #include "common/base/error.h"
@@ -35,26 +37,68 @@ int openForAppending(const std::filesystem::path& path) {
 
 double EvaluationMetrics::perplexity() const { return std::exp(loss); }
 
+namespace {
+
+// Six digits are more than any of these is worth.
+Json rounded(double value) {
+  if (!std::isfinite(value)) return nullptr;
+  char text[32];
+  std::snprintf(text, sizeof text, "%.6g", value);
+  return std::strtod(text, nullptr);
+}
+
+// The values of all ranks under one name; nothing when none has one.
+void addByRank(Json& line, const char* name, const std::vector<RankReport>& ranks, double RankReport::*value) {
+  Json values = Json::array();
+  bool any = false;
+  for (const RankReport& rank : ranks) {
+    values.push_back(rounded(rank.*value));
+    any = any || std::isfinite(rank.*value);
+  }
+  if (any) line[name] = std::move(values);
+}
+
+void addRanks(Json& line, const std::vector<RankReport>& ranks) {
+  addByRank(line, "rank_compute_seconds", ranks, &RankReport::computeSeconds);
+  addByRank(line, "rank_wait_seconds", ranks, &RankReport::waitSeconds);
+  addByRank(line, "rank_communication_seconds", ranks, &RankReport::communicationSeconds);
+  addByRank(line, "rank_data_seconds", ranks, &RankReport::dataSeconds);
+  addByRank(line, "rank_clock_megahertz", ranks, &RankReport::clockMegahertz);
+  addByRank(line, "rank_power_watts", ranks, &RankReport::powerWatts);
+  addByRank(line, "rank_temperature_celsius", ranks, &RankReport::temperatureCelsius);
+  addByRank(line, "rank_throttle_reasons", ranks, &RankReport::throttleReasons);
+  addByRank(line, "rank_stolen_share", ranks, &RankReport::stolenShare);
+  addByRank(line, "rank_available_bytes", ranks, &RankReport::availableBytes);
+}
+
+}  // namespace
+
 std::string toJson(const StepMetrics& m) {
-  return Json{{"step", m.step},
-              {"tokens", m.tokens},
-              {"loss", number(m.loss)},
-              {"learning_rate", number(m.learningRate)},
-              {"gradient_norm", number(m.gradientNorm)},
-              {"step_seconds", number(m.stepSeconds)},
-              {"compute_seconds", number(m.computeSeconds)},
-              {"wait_seconds", number(m.waitSeconds)},
-              {"communication_seconds", number(m.communicationSeconds)},
-              {"data_seconds", number(m.dataSeconds)},
-              {"checkpoint_seconds", number(m.checkpointSeconds)},
-              {"tokens_per_second", number(m.tokensPerSecond)},
-              {"model_flops_per_second", number(m.modelFlopsPerSecond)},
-              {"mfu", number(m.mfu)},
-              {"matrix_rate_share", number(m.matrixRateShare)},
-              {"peak_memory_bytes", m.peakMemoryBytes},
-              {"loss_scale", number(m.lossScale)},
-              {"skipped", m.skipped}}
-      .dump();
+  Json line{{"step", m.step},
+            {"tokens", m.tokens},
+            {"loss", number(m.loss)},
+            {"learning_rate", number(m.learningRate)},
+            {"gradient_norm", number(m.gradientNorm)},
+            {"step_seconds", number(m.stepSeconds)},
+            {"compute_seconds", number(m.computeSeconds)},
+            {"wait_seconds", number(m.waitSeconds)},
+            {"communication_seconds", number(m.communicationSeconds)},
+            {"data_seconds", number(m.dataSeconds)},
+            {"checkpoint_seconds", number(m.checkpointSeconds)},
+            {"tokens_per_second", number(m.tokensPerSecond)},
+            {"model_flops_per_second", number(m.modelFlopsPerSecond)},
+            {"mfu", number(m.mfu)},
+            {"matrix_rate_share", number(m.matrixRateShare)},
+            {"peak_memory_bytes", m.peakMemoryBytes},
+            {"loss_scale", number(m.lossScale)},
+            {"skipped", m.skipped}};
+  if (m.powerWatts) {
+    line["power_watts"] = rounded(*m.powerWatts);
+    line["tokens_per_joule"] = rounded(m.tokensPerSecond / *m.powerWatts);
+  }
+  addRanks(line, m.ranks);
+  if (!m.straggler.empty()) line["straggler"] = m.straggler;
+  return line.dump();
 }
 
 std::string toJson(const EvaluationMetrics& m) {

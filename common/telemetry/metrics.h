@@ -6,6 +6,9 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
+
+#include "common/telemetry/straggler.h"
 
 namespace tandem::telemetry {
 
@@ -29,6 +32,9 @@ struct StepMetrics {
   std::int64_t peakMemoryBytes = 0;       // resident, the largest of all ranks
   std::optional<double> lossScale;        // float16 only: that the step was computed with
   bool skipped = false;                   // loss or gradient was not finite
+  std::optional<double> powerWatts;       // of all ranks, where each tells
+  std::vector<RankReport> ranks;          // written by quantity; what no rank reports is left out
+  std::string straggler;                  // who holds the run up, in the step that finds it out
 };
 
 struct EvaluationMetrics {

@@ -46,6 +46,12 @@ sharding::Grid gridOf(const TrainOptions& options, int ranks) {
   return grid;
 }
 
+OnStraggler parseOnStraggler(const std::string& text) {
+  if (text == "warn") return OnStraggler::warn;
+  if (text == "checkpoint-and-exit") return OnStraggler::checkpointAndExit;
+  throw Error(ErrorKind::usage, "--on-straggler is '" + text + "'; it can be warn or checkpoint-and-exit");
+}
+
 BatchShape shareOut(const TrainOptions& options, int ranks) {
   const std::int64_t unit = options.sequenceLength * ranks;
   if (options.batchTokens < unit || options.batchTokens % unit != 0) {

@@ -17,6 +17,11 @@
 
 namespace tandem::train {
 
+// What to do about a rank that holds the others up.
+enum class OnStraggler { warn, checkpointAndExit };
+// "warn" or "checkpoint-and-exit"; throws Error of kind usage for another text.
+OnStraggler parseOnStraggler(const std::string& text);
+
 struct TrainOptions {
   std::string model;              // path of the model configuration
   std::vector<std::string> data;  // "train.h5" or "train.h5:0.25"
@@ -48,7 +53,8 @@ struct TrainOptions {
   int keep = 3;
   std::chrono::seconds timeLimit{0};  // 0: none
   std::string resume = "auto";        // "auto", "never" or the path of a checkpoint
-  bool profile = false;               // print seconds by operator at the end
+  OnStraggler onStraggler = OnStraggler::warn;
+  bool profile = false;  // print seconds by operator at the end
 };
 
 // The storage type of weights and activations: "fp32", "bf16" or "fp16". Throws Error of kind usage for another text.

@@ -10,6 +10,7 @@
 #include "common/base/units.h"
 #include "common/model/transformer.h"
 #include "common/runtime/matrix_rate.h"
+#include "common/telemetry/device_limits.h"
 #include "common/train/model_state.h"
 
 namespace tandem::train {
@@ -84,10 +85,30 @@ Trainer::Trainer(comm::Communicator& communicator, const Device& device, TrainOp
   const double ownRate = runtime::measureMatrixRate(options_.storage, device_.backend, device_.stream);
   matrixRate_ = comm::allReduceScalar(communicator_, ownRate);
   flopsPerToken_ = modelFlopsPerToken(configuration_, parameterCount(), options_.sequenceLength);
+  watchHealth();
   describe();
 }
 
 Trainer::~Trainer() = default;
+
+void Trainer::watchHealth() {
+  telemetry::OpenedSensors sensors;
+  std::optional<double> peak;
+  comm::agreeOn(communicator_, [&] {
+    if (device_.backend.isHostMemory()) return;
+    sensors = telemetry::openNvml(device_.backend.deviceIdentifier());
+    peak = telemetry::knownPeakFlops(device_.backend.description(), options_.storage);
+  });
+  if (!sensors.whyNot.empty()) {
+    TANDEM_LOG(warning) << "clocks, power and temperature of the device are not recorded: " << sensors.whyNot;
+  }
+  const double least = comm::allReduceScalar(communicator_, peak.value_or(0), comm::Reduction::minimum);
+  const double sum = comm::allReduceScalar(communicator_, peak.value_or(0));
+  if (least > 0) peakFlops_ = sum;
+  const double ranks = communicator_.size();
+  const double bytes = 2 * (ranks - 1) / ranks * static_cast<double>(parameterCount()) * 4;
+  health_ = std::make_unique<telemetry::RunHealth>(communicator_, std::move(sensors.sensors), bytes);
+}
 
 void Trainer::takeMemory() {
   try {
@@ -247,6 +268,10 @@ void Trainer::describe() const {
                    << base::formatFlops(flopsPerToken_ * static_cast<double>(options_.batchTokens)) << " (6N + 12LdT)";
   TANDEM_LOG(info) << "matrix products reach " << base::formatFlops(matrixRate_)
                    << "/s on all ranks together; shares below are of this rate";
+  if (peakFlops_) {
+    TANDEM_LOG(info) << "the devices' peak is " << base::formatFlops(*peakFlops_)
+                     << "/s on all ranks together (data/devices); mfu in metrics.jsonl is of this";
+  }
   TANDEM_LOG(info) << "memory of a rank:\n" << graph::memoryTable(program, step_->executable().plan());
 }
 
@@ -295,10 +320,15 @@ std::int64_t Trainer::ownFlags() const {
 bool Trainer::trainOneStep(data::BatchStream& stream) {
   const Clock::time_point start = Clock::now();
   std::optional<data::Batch> batch;
-  comm::agreeOn(communicator_, [&] { batch = stream.next(); });
-  const double dataSeconds = secondsSince(start);
+  double dataSeconds = 0;
+  comm::agreeOn(communicator_, [&] {
+    batch = stream.next();
+    dataSeconds = secondsSince(start);  // of this rank alone: waiting for the others' data is waiting
+  });
+  const double dataWaitSeconds = secondsSince(start) - dataSeconds;
   const double learningRate = options_.schedule.rate(progress_.step + 1);
-  const StepResult result = step_->run(*batch, progress_.step + 1 - progress_.skipped, learningRate, ownFlags());
+  StepResult result = step_->run(*batch, progress_.step + 1 - progress_.skipped, learningRate, ownFlags());
+  result.waitSeconds += dataWaitSeconds;
   ++progress_.step;
   progress_.skipped += result.skipped ? 1 : 0;
   progress_.tokens += shape_.rows * options_.sequenceLength;
@@ -307,7 +337,7 @@ bool Trainer::trainOneStep(data::BatchStream& stream) {
   guardAgainstBadSteps(result);
   writer_->poll();
   if (result.raised & saveFailed) writer_->finish();  // throws the reason on every rank
-  return (result.raised & stopRequested) != 0;
+  return (result.raised & stopRequested) != 0 || straggles_;
 }
 
 void Trainer::guardAgainstBadSteps(const StepResult& result) {
@@ -334,8 +364,15 @@ void Trainer::guardAgainstBadSteps(const StepResult& result) {
 }
 
 void Trainer::record(const StepResult& result, double learningRate, double dataSeconds, double stepSeconds) {
-  const std::int64_t peakMemory =
-      comm::allReduceScalar(communicator_, telemetry::peakResidentBytes(), comm::Reduction::maximum);
+  const telemetry::StepObservation seen = health_->observe({.stepSeconds = stepSeconds,
+                                                            .computeSeconds = result.computeSeconds,
+                                                            .waitSeconds = result.waitSeconds,
+                                                            .communicationSeconds = result.communicationSeconds,
+                                                            .dataSeconds = dataSeconds});
+  if (seen.straggler) {
+    TANDEM_LOG(warning) << "step " << progress_.step << ": " << seen.straggler->text;
+    straggles_ = options_.onStraggler == OnStraggler::checkpointAndExit;
+  }
   if (!metrics_) return;
   telemetry::StepMetrics m;
   m.step = progress_.step;
@@ -352,8 +389,12 @@ void Trainer::record(const StepResult& result, double learningRate, double dataS
   m.tokensPerSecond = static_cast<double>(shape_.rows * options_.sequenceLength) / stepSeconds;
   m.modelFlopsPerSecond = m.tokensPerSecond * flopsPerToken_;
   m.matrixRateShare = m.modelFlopsPerSecond / matrixRate_;
-  m.peakMemoryBytes = peakMemory;
+  if (peakFlops_) m.mfu = m.modelFlopsPerSecond / *peakFlops_;
+  m.peakMemoryBytes = seen.peakMemoryBytes;
   m.lossScale = result.lossScale;
+  m.powerWatts = seen.powerWatts;
+  m.ranks = seen.ranks;
+  if (seen.straggler) m.straggler = seen.straggler->text;
   m.skipped = result.skipped;
   lastStepMetrics_ = telemetry::toJson(m);
   metrics_->append(lastStepMetrics_);

@@ -12,6 +12,7 @@
 #include "common/data/batch_stream.h"
 #include "common/model/configuration.h"
 #include "common/telemetry/metrics.h"
+#include "common/telemetry/run_health.h"
 #include "common/train/loss_evaluator.h"
 #include "common/train/options.h"
 #include "common/train/training_step.h"
@@ -50,6 +51,7 @@ class Trainer {
   void restoreFrom(const checkpoint::Reader& reader);
   void describe() const;
 
+  void watchHealth();
   bool trainOneStep(data::BatchStream& stream);
   void guardAgainstBadSteps(const StepResult& result);
   void record(const StepResult& result, double learningRate, double dataSeconds, double stepSeconds);
@@ -74,14 +76,17 @@ class Trainer {
   std::string lastStepMetrics_ = "null";           // as it stands in the file
   std::vector<std::string> lastEvaluations_;
   runtime::Profile profile_;
+  std::unique_ptr<telemetry::RunHealth> health_;
+  bool straggles_ = false;  // a rank holds the others up, and the run is to end for it
 
   Progress progress_;
   std::int64_t savedStep_ = -1;
   std::int64_t evaluatedStep_ = -1;
   std::int64_t badSteps_ = 0;  // in a row
   std::string badSamples_;
-  double checkpointSeconds_ = 0;  // since the last recorded step
-  double matrixRate_ = 0;         // of all ranks together
+  double checkpointSeconds_ = 0;     // since the last recorded step
+  double matrixRate_ = 0;            // of all ranks together
+  std::optional<double> peakFlops_;  // likewise, as the devices' maker gives it
   double flopsPerToken_ = 0;
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
   std::chrono::steady_clock::time_point lastLine_{};

@@ -35,6 +35,20 @@ TEST(Metrics, aStepHasTheNamesOfTheDesign) {
   }
 }
 
+TEST(Metrics, aStepHasWhatEachRankReportsAndLeavesOutWhatNoneDoes) {
+  StepMetrics metrics{.step = 1, .tokensPerSecond = 1000, .powerWatts = 50};
+  metrics.ranks = {{.computeSeconds = 0.5, .clockMegahertz = 2405}, {.computeSeconds = 1.0 / 3}};
+  metrics.straggler = "rank 1";
+  const json line = json::parse(toJson(metrics));
+  EXPECT_EQ(line.at("rank_compute_seconds"), json({0.5, 0.333333}));
+  EXPECT_EQ(line.at("rank_clock_megahertz"), json({2405.0, nullptr}));
+  EXPECT_FALSE(line.contains("rank_power_watts"));
+  EXPECT_EQ(line.at("tokens_per_joule"), 20);
+  EXPECT_EQ(line.at("straggler"), "rank 1");
+  EXPECT_FALSE(json::parse(stepLine(1)).contains("straggler"));
+  EXPECT_FALSE(json::parse(stepLine(1)).contains("tokens_per_joule"));
+}
+
 TEST(Metrics, anEvaluationHasTheNamesOfTheDesignAndItsPerplexity) {
   const EvaluationMetrics metrics{.step = 7, .evaluation = "val.h5", .loss = 2, .bitsPerByte = 0.8, .tokens = 99};
   const json line = json::parse(toJson(metrics));

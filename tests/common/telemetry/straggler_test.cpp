@@ -1,0 +1,208 @@
+// Who is named as holding a run up, and who is not.
+
+#include "common/telemetry/straggler.h"
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <random>
+
+#include "common/telemetry/device_sensors.h"
+
+namespace tandem::telemetry {
+namespace {
+
+constexpr double gigabyte = 1e9;
+
+// Steps of ranks on hosts "spark-a", "spark-b", ..., each computing for 100 ms with a spread, waiting for the slowest,
+// exchanging for 10 ms. A test changes what a rank reports before the others wait for it.
+class Run {
+ public:
+  explicit Run(int ranks, double exchangedBytes = gigabyte) : watch_(hosts(ranks), exchangedBytes), ranks_(ranks) {}
+
+  using Change = std::function<void(std::vector<RankReport>&)>;
+  // The first finding, and the step that brought it.
+  std::optional<Straggler> steps(int count, const Change& change = {}) {
+    std::optional<Straggler> first;
+    for (int step = 1; step <= count; ++step) {
+      const std::optional<Straggler> found = watch_.add(oneStep(change));
+      findings += found ? 1 : 0;
+      if (found && !first) {
+        first = found;
+        stepOfFirst = step;
+      }
+    }
+    return first;
+  }
+
+  int findings = 0;
+  int stepOfFirst = 0;
+
+ private:
+  static std::vector<std::string> hosts(int ranks) {
+    std::vector<std::string> names;
+    for (int rank = 0; rank < ranks; ++rank) names.push_back(std::string("spark-") + static_cast<char>('a' + rank));
+    return names;
+  }
+
+  std::vector<RankReport> oneStep(const Change& change) {
+    std::normal_distribution<double> spread(0.1, 0.004);
+    std::vector<RankReport> reports(static_cast<std::size_t>(ranks_));
+    for (RankReport& report : reports) {
+      report.computeSeconds = spread(random_);
+      report.communicationSeconds = 0.01;
+      report.dataSeconds = 1e-4;
+    }
+    if (change) change(reports);
+    double end = 0;
+    for (const RankReport& report : reports) {
+      end = std::max(end, report.computeSeconds + report.dataSeconds + report.communicationSeconds);
+    }
+    for (RankReport& report : reports) {
+      report.stepSeconds = end;
+      report.communicationSeconds = end - report.computeSeconds - report.dataSeconds;
+    }
+    return reports;
+  }
+
+  StragglerWatch watch_;
+  int ranks_;
+  std::mt19937 random_{7};
+};
+
+void slowSecond(std::vector<RankReport>& reports) {
+  reports[1].computeSeconds /= 0.41;
+  reports[0].clockMegahertz = 2400;
+  reports[1].clockMegahertz = 799;
+  reports[1].powerWatts = 19.5;
+}
+
+TEST(Straggler, aSlowDeviceIsNamedWithItsHostAndItsCostWithinTwentySteps) {
+  Run run(2, gigabyte);
+  const auto found = run.steps(20, slowSecond);
+  ASSERT_TRUE(found);
+  EXPECT_EQ(found->cause, Holdup::device);
+  EXPECT_EQ(found->rank, 1);
+  EXPECT_NEAR(found->pace, 0.41, 0.02);
+  EXPECT_NE(found->text.find("rank 1 on spark-b computes at 0.4"), std::string::npos) << found->text;
+  EXPECT_NE(found->text.find("(799 MHz, 19.5 W)"), std::string::npos) << found->text;
+  EXPECT_NE(found->text.find("the job runs at 0.4"), std::string::npos) << found->text;
+  EXPECT_NE(found->text.find("without it 1."), std::string::npos) << found->text;
+}
+
+TEST(Straggler, theCostIsThatOfTheSlowestRankOnAll) {
+  // Computing is all of a step: at 0.41 x the job runs at 0.41 x, and one rank alone would do 1 / (2 * 0.41) = 1.22.
+  StragglerWatch watch({"spark-a", "spark-b"}, gigabyte);
+  std::optional<Straggler> found;
+  for (int step = 0; step < 20 && !found; ++step) {
+    found = watch.add({{.stepSeconds = 1, .computeSeconds = 0.41}, {.stepSeconds = 1, .computeSeconds = 1}});
+  }
+  ASSERT_TRUE(found);
+  EXPECT_EQ(found->text, "rank 1 on spark-b computes at 0.41 x; the job runs at 0.41 x; without it 1.22 x faster");
+}
+
+TEST(Straggler, ofManyRanksASlightlySlowOneIsBetterKept) {
+  Run run(8);
+  const auto found = run.steps(20, [](auto& reports) { reports[5].computeSeconds *= 1.3; });
+  ASSERT_TRUE(found);
+  EXPECT_EQ(found->rank, 5);
+  EXPECT_NE(found->text.find("without it 1.1"), std::string::npos) << found->text;  // 7 / (8 * 0.78)
+  Run smaller(8);
+  const auto kept = smaller.steps(20, [](auto& reports) { reports[5].computeSeconds *= 1.2; });
+  if (kept) {
+    EXPECT_EQ(kept->text.find("without it 0"), std::string::npos) << kept->text;
+  }
+}
+
+TEST(Straggler, heatOnOneDeviceIsItsOwnAndNotABusyHosts) {
+  Run run(2);
+  const auto found = run.steps(20, [](auto& reports) {
+    slowSecond(reports);
+    reports[1].throttleReasons = throttle::softwareThermal;
+    reports[1].busyShare = 0.9;
+    reports[1].ownShare = 0.1;
+  });
+  ASSERT_TRUE(found);
+  EXPECT_EQ(found->cause, Holdup::device);
+  EXPECT_NE(found->text.find("software thermal slowdown"), std::string::npos) << found->text;
+}
+
+TEST(Straggler, aBusyHostIsToldFromASlowDevice) {
+  Run run(2);
+  const auto found = run.steps(20, [](auto& reports) {
+    reports[1].computeSeconds *= 2;
+    reports[1].busyShare = 0.9;
+    reports[1].ownShare = 0.4;
+  });
+  ASSERT_TRUE(found);
+  EXPECT_EQ(found->cause, Holdup::host);
+  EXPECT_NE(found->text.find("its host is busy, 50 % of its processors run other programs"), std::string::npos)
+      << found->text;
+}
+
+TEST(Straggler, timeStolenByOtherGuestsMakesAHostBusy) {
+  Run run(2);
+  const auto found = run.steps(20, [](auto& reports) {
+    reports[0].computeSeconds *= 1.5;
+    reports[0].stolenShare = 0.3;
+  });
+  ASSERT_TRUE(found);
+  EXPECT_EQ(found->cause, Holdup::host);
+  EXPECT_EQ(found->rank, 0);
+  EXPECT_NE(found->text.find("30 % of its time goes to other guests"), std::string::npos) << found->text;
+}
+
+TEST(Straggler, slowDataIsNamed) {
+  Run run(3);
+  const auto found = run.steps(20, [](auto& reports) { reports[2].dataSeconds = 0.08; });
+  ASSERT_TRUE(found);
+  EXPECT_EQ(found->cause, Holdup::data);
+  EXPECT_EQ(found->rank, 2);
+  EXPECT_NE(found->text.find("rank 2 on spark-c waits 4"), std::string::npos) << found->text;
+}
+
+TEST(Straggler, aSlowNetworkIsNobodysFault) {
+  Run run(2, 25e6);  // over 100 Mbit/s that is two seconds
+  const auto found = run.steps(20, [](auto& reports) {
+    for (RankReport& report : reports) report.communicationSeconds = 2;
+  });
+  ASSERT_TRUE(found);
+  EXPECT_EQ(found->cause, Holdup::network);
+  EXPECT_EQ(found->rank, -1);
+  EXPECT_NE(found->text.find("12.5 MB/s"), std::string::npos) << found->text;
+}
+
+TEST(Straggler, waitingForASlowRankIsNotTakenForASlowNetwork) {
+  Run run(2, 25e6);
+  const auto found = run.steps(20, [](auto& reports) { reports[1].computeSeconds *= 20; });
+  ASSERT_TRUE(found);
+  EXPECT_EQ(found->cause, Holdup::device);
+}
+
+TEST(Straggler, aHealthyRunRaisesNoAlarmInAThousandSteps) {
+  Run run(4);
+  EXPECT_FALSE(run.steps(1000));
+  std::mt19937 random(3);
+  Run hiccups(4);  // now and then some rank takes three times as long
+  EXPECT_FALSE(hiccups.steps(1000, [&](auto& reports) {
+    if (random() % 10 == 0) reports[random() % 4].computeSeconds *= 3;
+  }));
+}
+
+TEST(Straggler, isToldOnceAndAgainWhenItComesBack) {
+  Run run(2);
+  run.steps(200, slowSecond);
+  EXPECT_EQ(run.findings, 1);
+  run.steps(100);
+  EXPECT_EQ(run.findings, 1);
+  run.steps(100, slowSecond);
+  EXPECT_EQ(run.findings, 2);
+}
+
+TEST(Straggler, aRankAloneHoldsNobodyUp) {
+  Run run(1);
+  EXPECT_FALSE(run.steps(50, [](auto& reports) { reports[0].dataSeconds = 5; }));
+}
+
+}  // namespace
+}  // namespace tandem::telemetry

@@ -18,6 +18,7 @@ default_settings() {
     # Options of the stages, beside the paths, --threads and, under Slurm, --time-limit
     train_tokenizer_options=() # tokenize train: --vocab-size and --pattern at least
     encode_options=()          # tokenize encode
+    preflight_options=(--quick) # preflight, beside those of pretrain: it tries the run out
     pretrain_options=()        # pretrain: --config, or --model and the lengths
     loss_options=()            # evaluate loss
     generate_options=()        # evaluate generate; empty: nothing is written
@@ -43,6 +44,9 @@ default_settings() {
     keepalive_probes=3
     # Seconds that mpirun gets to end once the ranks of its own host are gone (launch.sh has the reason).
     seconds_to_end=60
+
+    # What a no-go of preflight does: stop (nothing is trained until it is mended), warn (go on) or off (not looked at).
+    preflight_policy=stop
 
     # After so many restarts in a row from the same checkpoint the run is given up.
     max_restarts=3
@@ -94,6 +98,8 @@ read_profile() {
     done < <(compgen -v | grep -vxE '_|name|known|exported|PIPESTATUS|BASH_.*|FUNCNAME|LINENO')
 
     demand_number nodes ranks_per_node threads watchdog keepalive_time keepalive_interval keepalive_probes seconds_to_end stop_margin
+    [[ $preflight_policy =~ ^(stop|warn|off)$ ]] ||
+        profile_error "preflight_policy is '$preflight_policy'; it can be stop, warn or off"
     [[ $max_restarts =~ ^[0-9]+$ ]] || profile_error "max_restarts is '$max_restarts'; it must be a whole number"
     [[ -n $run ]] || profile_error "run, the folder for what the chain makes, is not set"
     [[ -x $bin/pretrain ]] || profile_error "bin is '$bin', which has no executable pretrain; build first, or set bin"

@@ -23,6 +23,23 @@ tokenize_stage() {
         --threads "$threads" --output "$run/train.h5" --val-output "$run/val.h5"
 }
 
+# Is every node fit for pretrain? Leaves its table in preflight.txt. Gives 4 for a no-go, by the profile's policy.
+preflight_stage() {
+    local code=0
+    [[ $preflight_policy != off ]] || return 0
+    export TANDEM_WATCHDOG=${watchdog}s
+    launch "$ranks" "$bin/preflight" "${pretrain_options[@]}" "${preflight_options[@]}" --data "$run/train.h5" \
+        --val "$run/val.h5" --threads "$threads" --output "$run/model" >"$run/preflight.partial" || code=$?
+    ((code == 0 || code == 4)) || return "$code"
+    mv "$run/preflight.partial" "$run/preflight.txt"
+    cat "$run/preflight.txt"
+    if ((code == 4)) && [[ $preflight_policy == warn ]]; then
+        echo "preflight says no-go; going on all the same, as preflight_policy=warn asks" >&2
+        return 0
+    fi
+    return "$code"
+}
+
 # pretrain_stage SECONDS      after which it saves and gives 75, to be run again; empty: no limit
 pretrain_stage() {
     local limit=()

@@ -70,7 +70,9 @@ run_job() {
     may_start "slurm-$SLURM_JOB_ID" || exit 1
     first=$(newest_step)
     say "$stage on $SLURM_JOB_NODELIST, start $((${SLURM_RESTART_COUNT:-0} + 1)), newest checkpoint: step $first"
-    if [[ $stage == pretrain ]]; then
+    # At each start: the nodes may be others than the last time.
+    [[ $stage != pretrain ]] || preflight_stage || code=$?
+    if [[ $stage == pretrain && $code == 0 ]]; then
         seconds=$(seconds_left)
         if [[ -n $seconds ]]; then
             ((seconds > stop_margin)) ||
@@ -78,7 +80,7 @@ run_job() {
             seconds=$((seconds - stop_margin))
         fi
     fi
-    "${stage}_stage" "$seconds" || code=$?
+    ((code != 0)) || "${stage}_stage" "$seconds" || code=$?
     trap '' USR1
     trap - TERM INT HUP # Slurm may end this script now
     say "$stage ended with exit code $code, newest checkpoint: step $(newest_step)"

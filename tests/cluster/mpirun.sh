@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The mpirun scripts on this machine: the chain, with pretrain started again as often as its time is up; a run that is told to
+# The mpirun scripts on this machine: the chain, with pretrain started again as often as its time is up; a no-go; a run that is told to
 # stop; and profiles that cannot be meant.
 #
 #   tests/cluster/mpirun.sh [--bin FOLDER]       (fixture.sh explains the options)
@@ -34,6 +34,8 @@ run=$folder/$name
 corpus=($folder/corpus.jsonl)
 train_tokenizer_options=(--vocab-size 320 --pattern gpt2)
 encode_options=(--val-fraction 0.1)
+preflight_options=(--quick --load-seconds 0.05 --trial-steps 2)
+preflight_policy=warn # this machine may be busy
 pretrain_options=(--model $folder/model.json --batch-tokens 8192 --sequence-length 32 --learning-rate 3e-3
     --checkpoint-every 20 --keep 0 $*)
 loss_options=(--sequence-length 32 --batch 4)
@@ -90,7 +92,21 @@ test_profiles_that_cannot_be_meant_are_refused() {
     echo "passed: profiles that cannot be meant are refused"
 }
 
+test_a_no_go_stops_the_chain_before_anything_is_trained() {
+    make_profile unfit --steps 10 --micro-batch 1000000000 # a plan that no memory holds
+    sed -i 's/--batch-tokens 8192/--batch-tokens 64000000000/; s/preflight_policy=.*/preflight_policy=stop/' "$folder/unfit.env"
+    cp -r "$folder/chain" "$folder/unfit"
+    rm -r "$folder/unfit/model"
+    local code=0
+    "$tree/jobscripts/mpirun/chain.sh" "$folder/unfit.env" >"$folder/unfit.log" 2>&1 || code=$?
+    ((code == 4)) || fail "the chain gave $code, not 4, after a no-go"
+    grep -q '^no-go *memory of the host' "$folder/unfit/preflight.txt" || fail "preflight.txt does not say why"
+    [[ ! -e $folder/unfit/model ]] || fail "it was trained all the same"
+    echo "passed: a no-go stops the chain before anything is trained"
+}
+
 test_the_chain_starts_pretrain_again_when_its_time_is_up
+test_a_no_go_stops_the_chain_before_anything_is_trained
 test_a_run_that_is_told_to_stop_saves_and_is_not_started_again
 test_profiles_that_cannot_be_meant_are_refused
 failed=0

@@ -43,6 +43,8 @@ run=$folder/$1
 corpus=($folder/corpus.jsonl)
 train_tokenizer_options=(--vocab-size 320 --pattern gpt2)
 encode_options=(--val-fraction 0.1)
+preflight_options=(--quick --load-seconds 0.05 --trial-steps 2)
+preflight_policy=warn # this machine may be busy
 pretrain_options=(--model $folder/model.json --steps $2 --batch-tokens 8192 --sequence-length 32 --learning-rate 3e-3
     --checkpoint-every 20 --keep 0)
 loss_options=(--sequence-length 32 --batch 4)

@@ -16,9 +16,10 @@ constexpr double gigabyte = 1e9;
 
 // Steps of ranks on hosts "spark-a", "spark-b", ..., each computing for 100 ms with a spread, waiting for the slowest,
 // exchanging for 10 ms. A test changes what a rank reports before the others wait for it.
-class Run {
+class TrainingRun {
  public:
-  explicit Run(int ranks, double exchangedBytes = gigabyte) : watch_(hosts(ranks), exchangedBytes), ranks_(ranks) {}
+  explicit TrainingRun(int ranks, double exchangedBytes = gigabyte)
+      : watch_(hosts(ranks), exchangedBytes), ranks_(ranks) {}
 
   using Change = std::function<void(std::vector<RankReport>&)>;
   // The first finding, and the step that brought it.
@@ -78,7 +79,7 @@ void slowSecond(std::vector<RankReport>& reports) {
 }
 
 TEST(Straggler, aSlowDeviceIsNamedWithItsHostAndItsCostWithinTwentySteps) {
-  Run run(2, gigabyte);
+  TrainingRun run(2, gigabyte);
   const auto found = run.steps(20, slowSecond);
   ASSERT_TRUE(found);
   EXPECT_EQ(found->cause, Holdup::device);
@@ -102,12 +103,12 @@ TEST(Straggler, theCostIsThatOfTheSlowestRankOnAll) {
 }
 
 TEST(Straggler, ofManyRanksASlightlySlowOneIsBetterKept) {
-  Run run(8);
+  TrainingRun run(8);
   const auto found = run.steps(20, [](auto& reports) { reports[5].computeSeconds *= 1.3; });
   ASSERT_TRUE(found);
   EXPECT_EQ(found->rank, 5);
   EXPECT_NE(found->text.find("without it 1.1"), std::string::npos) << found->text;  // 7 / (8 * 0.78)
-  Run smaller(8);
+  TrainingRun smaller(8);
   const auto kept = smaller.steps(20, [](auto& reports) { reports[5].computeSeconds *= 1.2; });
   if (kept) {
     EXPECT_EQ(kept->text.find("without it 0"), std::string::npos) << kept->text;
@@ -115,7 +116,7 @@ TEST(Straggler, ofManyRanksASlightlySlowOneIsBetterKept) {
 }
 
 TEST(Straggler, heatOnOneDeviceIsItsOwnAndNotABusyHosts) {
-  Run run(2);
+  TrainingRun run(2);
   const auto found = run.steps(20, [](auto& reports) {
     slowSecond(reports);
     reports[1].throttleReasons = throttle::softwareThermal;
@@ -128,7 +129,7 @@ TEST(Straggler, heatOnOneDeviceIsItsOwnAndNotABusyHosts) {
 }
 
 TEST(Straggler, aBusyHostIsToldFromASlowDevice) {
-  Run run(2);
+  TrainingRun run(2);
   const auto found = run.steps(20, [](auto& reports) {
     reports[1].computeSeconds *= 2;
     reports[1].busyShare = 0.9;
@@ -141,7 +142,7 @@ TEST(Straggler, aBusyHostIsToldFromASlowDevice) {
 }
 
 TEST(Straggler, timeStolenByOtherGuestsMakesAHostBusy) {
-  Run run(2);
+  TrainingRun run(2);
   const auto found = run.steps(20, [](auto& reports) {
     reports[0].computeSeconds *= 1.5;
     reports[0].stolenShare = 0.3;
@@ -153,7 +154,7 @@ TEST(Straggler, timeStolenByOtherGuestsMakesAHostBusy) {
 }
 
 TEST(Straggler, slowDataIsNamed) {
-  Run run(3);
+  TrainingRun run(3);
   const auto found = run.steps(20, [](auto& reports) { reports[2].dataSeconds = 0.08; });
   ASSERT_TRUE(found);
   EXPECT_EQ(found->cause, Holdup::data);
@@ -162,7 +163,7 @@ TEST(Straggler, slowDataIsNamed) {
 }
 
 TEST(Straggler, aSlowNetworkIsNobodysFault) {
-  Run run(2, 25e6);  // over 100 Mbit/s that is two seconds
+  TrainingRun run(2, 25e6);  // over 100 Mbit/s that is two seconds
   const auto found = run.steps(20, [](auto& reports) {
     for (RankReport& report : reports) report.communicationSeconds = 2;
   });
@@ -173,24 +174,24 @@ TEST(Straggler, aSlowNetworkIsNobodysFault) {
 }
 
 TEST(Straggler, waitingForASlowRankIsNotTakenForASlowNetwork) {
-  Run run(2, 25e6);
+  TrainingRun run(2, 25e6);
   const auto found = run.steps(20, [](auto& reports) { reports[1].computeSeconds *= 20; });
   ASSERT_TRUE(found);
   EXPECT_EQ(found->cause, Holdup::device);
 }
 
 TEST(Straggler, aHealthyRunRaisesNoAlarmInAThousandSteps) {
-  Run run(4);
+  TrainingRun run(4);
   EXPECT_FALSE(run.steps(1000));
   std::mt19937 random(3);
-  Run hiccups(4);  // now and then some rank takes three times as long
+  TrainingRun hiccups(4);  // now and then some rank takes three times as long
   EXPECT_FALSE(hiccups.steps(1000, [&](auto& reports) {
     if (random() % 10 == 0) reports[random() % 4].computeSeconds *= 3;
   }));
 }
 
 TEST(Straggler, isToldOnceAndAgainWhenItComesBack) {
-  Run run(2);
+  TrainingRun run(2);
   run.steps(200, slowSecond);
   EXPECT_EQ(run.findings, 1);
   run.steps(100);
@@ -200,7 +201,7 @@ TEST(Straggler, isToldOnceAndAgainWhenItComesBack) {
 }
 
 TEST(Straggler, aRankAloneHoldsNobodyUp) {
-  Run run(1);
+  TrainingRun run(1);
   EXPECT_FALSE(run.steps(50, [](auto& reports) { reports[0].dataSeconds = 5; }));
 }
 

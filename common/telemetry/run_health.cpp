@@ -19,9 +19,11 @@ std::optional<double> mean(const std::optional<Range>& range) {
 
 }  // namespace
 
-RunHealth::RunHealth(comm::Communicator& ranks, std::unique_ptr<DeviceSensors> device, double exchangedBytes)
+RunHealth::RunHealth(comm::Communicator& ranks, std::unique_ptr<DeviceSensors> device, double exchangedBytes,
+                     bool equalWork)
     : ranks_(ranks),
       hasDevice_(device != nullptr),
+      equalWork_(equalWork),
       sampler_(std::move(device), HostSensors(), interval),
       watch_(comm::allGatherTexts(ranks, base::identity().host), exchangedBytes) {}
 
@@ -65,7 +67,7 @@ StepObservation RunHealth::observe(RankReport own) {
     watts += rank.powerWatts;
   }
   if (!std::isnan(watts)) seen.powerWatts = watts;
-  seen.straggler = watch_.add(seen.ranks);
+  if (equalWork_) seen.straggler = watch_.add(seen.ranks);
   return seen;
 }
 

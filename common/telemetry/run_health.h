@@ -23,8 +23,9 @@ struct StepObservation {
 
 class RunHealth {
  public:
-  // `device` may be null. `exchangedBytes`: what a rank sends in a step. Collective.
-  RunHealth(comm::Communicator& ranks, std::unique_ptr<DeviceSensors> device, double exchangedBytes);
+  // `device` may be null. `exchangedBytes`: what a rank sends in a step. Ranks whose work differs (the stages of a
+  // pipeline) cannot be told from stragglers, so without `equalWork` nobody is named. Collective.
+  RunHealth(comm::Communicator& ranks, std::unique_ptr<DeviceSensors> device, double exchangedBytes, bool equalWork);
 
   // `own` holds this rank's times; the rest is filled in here. Collective; the same result on every rank.
   StepObservation observe(RankReport own);
@@ -34,6 +35,7 @@ class RunHealth {
 
   comm::Communicator& ranks_;
   bool hasDevice_;
+  bool equalWork_;
   HealthSampler sampler_;
   StragglerWatch watch_;
   RankReport lastSeen_;  // what a step shorter than the sampler's interval still stands for

@@ -107,7 +107,9 @@ void Trainer::watchHealth() {
   if (least > 0) peakFlops_ = sum;
   const double ranks = communicator_.size();
   const double bytes = 2 * (ranks - 1) / ranks * static_cast<double>(parameterCount()) * 4;
-  health_ = std::make_unique<telemetry::RunHealth>(communicator_, std::move(sensors.sensors), bytes);
+  const sharding::Grid grid = gridOf(options_, communicator_.size());
+  const bool equalWork = grid.pipeline == 1 && grid.context == 1;  // later parts of a row attend to more
+  health_ = std::make_unique<telemetry::RunHealth>(communicator_, std::move(sensors.sensors), bytes, equalWork);
 }
 
 void Trainer::takeMemory() {

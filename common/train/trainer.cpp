@@ -11,6 +11,7 @@
 #include "common/model/transformer.h"
 #include "common/runtime/matrix_rate.h"
 #include "common/telemetry/device_limits.h"
+#include "common/telemetry/report.h"
 #include "common/train/model_state.h"
 
 namespace tandem::train {
@@ -292,6 +293,7 @@ int Trainer::run() {
     if (last || stopped || due(options_.checkpointEvery)) save();
   }
   writer_->finish();
+  writeReport();
   if (options_.profile) {
     TANDEM_LOG(info) << "seconds by operator:\n" << profile_.text();
   }
@@ -452,7 +454,22 @@ void Trainer::save() {
                                       .progress = progress.dump()};
   writer_->save(metadata, localTensors(step_->parameters(), step_->optimizer()), copyFrom(device_));
   savedStep_ = progress_.step;
+  if (Clock::now() - lastReport_ > std::chrono::minutes(1)) {  // it reads all that was recorded
+    writeReport();
+    lastReport_ = Clock::now();
+  }
   checkpointSeconds_ += secondsSince(start);
+}
+
+// A page that cannot be written is no reason to end a run.
+void Trainer::writeReport() const {
+  if (!metrics_) return;
+  try {
+    const std::string metrics = base::readFile(options_.output / "metrics.jsonl");
+    base::replaceFile(options_.output / "report.html", telemetry::reportHtml(metrics, runDescription_));
+  } catch (const Error& error) {
+    TANDEM_LOG(warning) << "report.html was not written: " << error.message();
+  }
 }
 
 }  // namespace tandem::train

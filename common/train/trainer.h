@@ -57,6 +57,7 @@ class Trainer {
   void record(const StepResult& result, double learningRate, double dataSeconds, double stepSeconds);
   void evaluateAll();
   void save();
+  void writeReport() const;
   std::int64_t ownFlags() const;
   bool due(std::int64_t every) const { return every > 0 && progress_.step % every == 0; }
   std::string identity() const;
@@ -90,6 +91,7 @@ class Trainer {
   double flopsPerToken_ = 0;
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
   std::chrono::steady_clock::time_point lastLine_{};
+  std::chrono::steady_clock::time_point lastReport_{};
 };
 
 // Model FLOPs of a token, forward and backward: 6 N + 12 L d T with N parameters, L layers, d the width of all heads

@@ -18,7 +18,7 @@ using kernels::quantisedBlock;
 using kernels::quantisedGroup;
 using kernels::quantisedGroups;
 
-constexpr std::int64_t largestInt8 = 127, largestInt4 = 15;
+constexpr float largestInt8 = 127, largestInt4 = 15;
 constexpr auto halfGroup = static_cast<std::size_t>(quantisedGroup / 2);
 
 std::string text(const RowsPlace& place, std::int64_t row) {
@@ -58,71 +58,95 @@ void refuseNonFinite(std::span<const float> row, const RowsPlace& place, std::in
 void quantiseInt8(std::span<const float> row, std::byte* codes, std::byte* scales) {
   float largest = 0;
   for (const float value : row) largest = std::max(largest, std::abs(value));
-  const float scale = largest / static_cast<float>(largestInt8);
+  const float scale = largest / largestInt8;
   put(scales, 0, scale);
   for (std::size_t i = 0; i < row.size(); ++i) {
     // A scale that is zero, or too small for a quotient, stands for a row of zeros.
     const float code = scale > 0 ? std::nearbyint(row[i] / scale) : 0.0f;
-    const float limit = static_cast<float>(largestInt8);
-    put(codes, static_cast<std::int64_t>(i), static_cast<std::int8_t>(std::clamp(code, -limit, limit)));
+    put(codes, static_cast<std::int64_t>(i), static_cast<std::int8_t>(std::clamp(code, -largestInt8, largestInt8)));
   }
 }
 
 // --- int4 ------------------------------------------------------------------------------------------------------------
 
-struct Int4Group {
-  Float16 scale, minimum;
-  std::array<std::uint8_t, quantisedGroup> codes{};
-  double squaredError = 0;
+constexpr std::size_t groupSize = static_cast<std::size_t>(quantisedGroup);
+
+// The values of a group, and 1 for each that is there: the last group of a row may be short. Plain arrays and sums in
+// eight lanes, which compilers turn into vectors: models have millions of groups.
+struct Int4Values {
+  std::array<float, groupSize> value{}, present{};
+  float count = 0;
 };
 
+struct Int4Group {
+  Float16 scale, minimum;
+  std::array<float, groupSize> codes{};
+  float squaredError = 0;
+};
+
+// term(i) summed over the group, always in the same order.
+template <class Term>
+float groupSum(const Term& term) {
+  constexpr std::size_t lanes = 8;
+  std::array<float, lanes> sums{};
+  for (std::size_t begin = 0; begin < groupSize; begin += lanes) {
+    for (std::size_t lane = 0; lane < lanes; ++lane) sums[lane] += term(begin + lane);
+  }
+  for (std::size_t width = lanes / 2; width > 0; width /= 2) {
+    for (std::size_t lane = 0; lane < width; ++lane) sums[lane] += sums[lane + width];
+  }
+  return sums[0];
+}
+
 // The nearest codes for a scale and a minimum as they are stored.
-Int4Group roundGroup(std::span<const float> values, float scale, float minimum) {
+Int4Group roundGroup(const Int4Values& values, float scale, float minimum) {
   Int4Group group{.scale = Float16(scale), .minimum = Float16(minimum)};
-  const auto step = static_cast<double>(static_cast<float>(group.scale));
-  const auto origin = static_cast<double>(static_cast<float>(group.minimum));
+  const auto step = static_cast<float>(group.scale), origin = static_cast<float>(group.minimum);
   if (!std::isfinite(step) || !std::isfinite(origin)) {  // too large for float16
-    group.squaredError = std::numeric_limits<double>::infinity();
+    group.squaredError = std::numeric_limits<float>::infinity();
     return group;
   }
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    const double offset = static_cast<double>(values[i]) - origin;
-    const double code = step > 0 ? std::clamp(std::nearbyint(offset / step), 0.0, double{largestInt4}) : 0.0;
-    group.codes[i] = static_cast<std::uint8_t>(code);
-    const double error = offset - code * step;
-    group.squaredError += error * error;
+  constexpr float toWhole =
+      0x1.8p23f;  // added and taken off again, it rounds to the nearest whole number, ties to even
+  const float inverse = step > 0 ? 1 / step : 0.0f;
+  for (std::size_t i = 0; i < groupSize; ++i) {
+    const float steps = (values.value[i] - origin) * inverse;
+    const float above = steps > 0 ? steps : 0.0f;
+    group.codes[i] = ((above < largestInt4 ? above : largestInt4) + toWhole) - toWhole;
   }
+  group.squaredError = groupSum([&](std::size_t i) {
+    const float error = (values.value[i] - origin - group.codes[i] * step) * values.present[i];
+    return error * error;
+  });
   return group;
 }
 
 // The scale and minimum that fit best, by least squares, to the codes of a group.
-Int4Group refit(std::span<const float> values, const Int4Group& group) {
-  double codes = 0, squares = 0, sum = 0, products = 0;
-  const auto count = static_cast<double>(values.size());
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    const double code = group.codes[i], value = static_cast<double>(values[i]);
-    codes += code;
-    squares += code * code;
-    sum += value;
-    products += code * value;
-  }
-  const double spread = count * squares - codes * codes;
+Int4Group refit(const Int4Values& values, const Int4Group& group, float sum) {
+  const float codes = groupSum([&](std::size_t i) { return group.codes[i] * values.present[i]; });
+  const float squares = groupSum([&](std::size_t i) { return group.codes[i] * group.codes[i] * values.present[i]; });
+  const float products = groupSum([&](std::size_t i) { return group.codes[i] * values.value[i] * values.present[i]; });
+  const float spread = values.count * squares - codes * codes;
   if (spread <= 0) return group;
-  const double scale = (count * products - codes * sum) / spread;
-  if (scale <= 0) return group;
-  return roundGroup(values, static_cast<float>(scale), static_cast<float>((sum - scale * codes) / count));
+  const float scale = (values.count * products - codes * sum) / spread;
+  if (!(scale > 0)) return group;
+  return roundGroup(values, scale, (sum - scale * codes) / values.count);
 }
 
 // From the smallest to the largest value in fifteen steps, and somewhat less and more than that: what lies near the
 // ends is worth less than what lies between. The best by squared error is taken, the first of equals.
-Int4Group quantiseGroup(std::span<const float> values) {
-  const auto [lowest, highest] = std::minmax_element(values.begin(), values.end());
+Int4Group quantiseGroup(std::span<const float> row) {
+  Int4Values values{.count = static_cast<float>(row.size())};
+  std::copy(row.begin(), row.end(), values.value.begin());
+  std::fill_n(values.present.begin(), row.size(), 1.0f);
+  const auto [lowest, highest] = std::minmax_element(row.begin(), row.end());
   const float minimum = *lowest, range = *highest - *lowest;
-  Int4Group best = roundGroup(values, range / static_cast<float>(largestInt4), minimum);
-  for (const float steps : {13.0f, 13.5f, 14.0f, 14.5f, 15.0f, 15.5f, 16.0f, 16.5f}) {
+  const float sum = groupSum([&](std::size_t i) { return values.value[i]; });
+  Int4Group best = roundGroup(values, range / largestInt4, minimum);
+  for (const float steps : {13.5f, 14.5f, 15.5f}) {
     const float scale = range / steps;
-    const float spare = (range - scale * static_cast<float>(largestInt4)) / 2;
-    const Int4Group candidate = refit(values, roundGroup(values, scale, minimum + spare));
+    const float spare = (range - scale * largestInt4) / 2;
+    const Int4Group candidate = refit(values, roundGroup(values, scale, minimum + spare), sum);
     if (candidate.squaredError < best.squaredError) best = candidate;
   }
   return best;
@@ -142,7 +166,7 @@ void quantiseInt4(std::span<const float> row, std::byte* codes, std::byte* scale
     put(scales, 2 * number, group.scale);
     put(scales, 2 * number + 1, group.minimum);
     for (std::size_t i = 0; i < halfGroup; ++i) {
-      const int both = group.codes[i] | (group.codes[i + halfGroup] << 4);
+      const int both = static_cast<int>(group.codes[i]) + 16 * static_cast<int>(group.codes[i + halfGroup]);
       codes[static_cast<std::size_t>(number) * halfGroup + i] = static_cast<std::byte>(both);
     }
   }

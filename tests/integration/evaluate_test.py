@@ -58,6 +58,18 @@ class Loss(unittest.TestCase):
         low = self.measure(1, "--precision", "bf16")
         self.assertAlmostEqual(low["loss"] / self.measure()["loss"], 1, delta=2e-2)
 
+    def test_quantised_weights_are_close(self):
+        exact = self.measure()["loss"]
+        for form, delta in (("int8", 5e-3), ("int4", 5e-2)):
+            quantised = self.measure(2, "--quantize", form)["loss"]
+            self.assertNotEqual(quantised, exact)
+            self.assertAlmostEqual(quantised / exact, 1, delta=delta)
+
+    def test_a_format_that_is_none_is_refused(self):
+        ended = run(1, "evaluate", "loss", "--checkpoint", checkpoint(), "--data", world.val, "--quantize", "int3")
+        self.assertEqual(ended.code, 2)
+        self.assertIn("int3", ended.err)
+
     def test_a_step_of_a_run_can_be_named(self):
         step = checkpoint() / "checkpoints" / "step-00000150"
         results = world.evaluate("loss", "--checkpoint", step, "--data", world.val, "--sequence-length", SEQUENCE)

@@ -77,6 +77,16 @@ struct NormBackward {
   bool accumulate = false;  // both parameter gradients
 };
 
+// How a linear layer rounds its operands to 8 bits before they are multiplied (Micikevicius et al., FP8 Formats for
+// Deep Learning): inputs and weights to e4m3 (largest value 448), the gradient of its output to e5m2 (57344), each
+// times a scale, a power of two, that is taken out of the product again; what is larger is clipped. Sums, biases,
+// activations and results are as without it. A tensor float32 [fp8::count], indexed by the constants below: scales are
+// read (0: the largest power of two that this operand's own largest value leaves room for), largest absolute values are
+// raised to what was seen. fp8_format.h has the rounding. Rows, inputs and outputs are multiples of 16.
+namespace fp8 {
+enum Place { inputScale, weightScale, gradientScale, inputLargest, weightLargest, gradientLargest, count };
+}  // namespace fp8
+
 struct Linear {                                      // output = activation(input weight^T + bias)
   ConstTensorView input;                             // [rows, inputs]
   ConstTensorView weight;                            // [outputs, inputs]
@@ -84,6 +94,7 @@ struct Linear {                                      // output = activation(inpu
   ActivationKind activation = ActivationKind::none;  // any but swiglu
   TensorView preActivation;                          // [rows, outputs]; optional: kept for the backward pass
   TensorView output;                                 // [rows, outputs]
+  TensorView fp8 = {};  // optional: multiply 8-bit operands; reads and writes inputs, weights
 };
 struct LinearBackwardInput {                         // gradInput = (gradOutput weight) * activation'(preActivation)
   ConstTensorView gradOutput;                        // [rows, outputs]
@@ -92,6 +103,7 @@ struct LinearBackwardInput {                         // gradInput = (gradOutput 
   ConstTensorView preActivation;                     // [rows, inputs]; with an activation
   TensorView gradInput;                              // [rows, inputs]
   bool accumulate = false;
+  TensorView fp8 = {};  // optional; reads scales of gradient and weight, raises the gradient's largest value
 };
 struct LinearBackwardWeight {  // gradWeight = gradOutput^T input; gradBias = column sums of gradOutput
   ConstTensorView gradOutput;  // [rows, outputs]
@@ -99,6 +111,7 @@ struct LinearBackwardWeight {  // gradWeight = gradOutput^T input; gradBias = co
   TensorView gradWeight;       // float32 [outputs, inputs]
   TensorView gradBias;         // float32 [outputs]; optional
   bool accumulate = false;
+  TensorView fp8 = {};  // optional; reads scales of gradient and input. gradBias sums what was not rounded
 };
 
 // Products with weights that are held quantised (quantised.h), for inference. The inputs may be rounded too, to int8 in
@@ -182,6 +195,9 @@ struct Attention {
   TensorView output;     // [batch, time, heads, headSize]; strided
   TensorView logSumExp;  // float32 [batch, heads, time]
   std::int64_t firstQuery = 0, firstKey = 0;
+  // For kernels that take documents as sequences: `batch` if each row is one, else no fewer than all rows hold
+  // together. 0 where the host does not know.
+  std::int64_t documents = 0;
 };
 struct AttentionBackward {
   ConstTensorView query, key, value, documentStart;
@@ -191,6 +207,7 @@ struct AttentionBackward {
   float scale = 0;
   TensorView gradQuery, gradKey, gradValue;  // as query, key, value; strided
   std::int64_t firstQuery = 0, firstKey = 0;
+  std::int64_t documents = 0;  // as above
 };
 // Attention over some keys and over others, put together as attention over them all: logSumExp and output take in
 // otherLogSumExp and otherOutput. A log-sum-exp of -infinity is that of no keys.
@@ -354,6 +371,12 @@ class Backend {
   // Which device it is, the same in all processes that use it: for finding ranks that share one. Empty for the host.
   virtual std::string deviceIdentifier() const { return ""; }
 
+  // Which kernels have served attention so far, why not others, and at what rate: for a log, once calls have run. Empty
+  // where there is no choice.
+  virtual std::string attentionReport() { return ""; }
+  // Why this device has no products of 8-bit floats; empty if it has them, or emulates them.
+  virtual std::string whyNoFp8() const { return ""; }
+
   // Memory of the device, aligned to 64 bytes at least. Kind device, naming the size, when there is not enough.
   virtual void* allocate(std::int64_t bytes) = 0;
   virtual void release(void* memory) = 0;
@@ -413,7 +436,7 @@ std::unique_ptr<Backend> makeCpuBackend(const CpuOptions& options);
 
 struct CudaOptions {
   int device = 0;                  // ordinal among the devices that CUDA shows
-  std::string attention = "auto";  // "auto", "mma", "reference"
+  std::string attention = "auto";  // "auto", "cudnn", "mma", "reference"
   bool tf32 = false;               // float32 products with 10 bits of mantissa
   bool tuneProducts = false;       // time the algorithms of products: faster, but not the same bits in every run
 };

@@ -113,6 +113,7 @@ void declareTrainingOptions(CLI::App& app, train::TrainOptions& options, Trainin
       ->type_name("NAME");
   app.add_option("--cuda-graphs", texts.cudaGraphs, "Record micro batches on a GPU and replay them: on or off")
       ->type_name("on|off");
+  app.add_flag("--fp8", options.fp8, "Multiply in the layers' matrices 8-bit floats; with --precision bf16");
   app.add_option("--recompute", texts.recompute,
                  "Activations to compute again: none, selective or full; auto: none, unless a plan is made")
       ->type_name("NAME");
@@ -151,6 +152,9 @@ train::TrainOptions completeTrainingOptions(train::TrainOptions options, const T
   options.storage = train::parsePrecision(texts.precision);
   options.optimizer.states = optim::parseStates(texts.optimizerStates);
   options.cudaGraphs = parseSwitch("--cuda-graphs", texts.cudaGraphs);
+  if (options.fp8 && options.storage != base::DType::bf16) {
+    refuse("--fp8 rounds operands that are stored as bfloat16; give --precision bf16 with it");
+  }
   if (texts.microBatch != "auto") options.microBatch = parseRows(texts.microBatch);
   options.onStraggler = train::parseOnStraggler(texts.onStraggler);
   check(options);

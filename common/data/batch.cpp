@@ -44,6 +44,13 @@ Batch::Batch(std::int64_t rows_, std::int64_t sequenceLength_) : rows(rows_), se
     positions[i] = static_cast<std::int32_t>(i % static_cast<std::size_t>(sequenceLength));
 }
 
+std::int64_t countDocuments(const Batch& batch, std::int64_t firstRow, std::int64_t rows) {
+  const std::int32_t* const starts = batch.documentStart.data() + firstRow * batch.sequenceLength;
+  std::int64_t count = 0;
+  for (std::int64_t i = 0; i < rows * batch.sequenceLength; ++i) count += starts[i] == i % batch.sequenceLength;
+  return count;
+}
+
 void fillRow(Batch& batch, std::int64_t row, const Dataset& dataset, std::int64_t window, bool crossDocuments) {
   TANDEM_ASSERT(row >= 0 && row < batch.rows, "row outside the batch");
   const Window content = readWindow(dataset, window, batch.sequenceLength);

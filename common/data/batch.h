@@ -40,6 +40,9 @@ struct Batch {
 // Fills a row of a batch with a window of a dataset.
 void fillRow(Batch& batch, std::int64_t row, const Dataset& dataset, std::int64_t window, bool crossDocuments);
 
+// Documents in `rows` rows from firstRow on, as attention sees them: places where documentStart is the place itself.
+std::int64_t countDocuments(const Batch& batch, std::int64_t firstRow, std::int64_t rows);
+
 // The number of bytes that each token stands for; 0 for special tokens, which no text has. Summed over targets it is
 // the denominator of bits per byte.
 std::vector<std::int32_t> tokenByteLengths(const std::string& tokenizerJson);

@@ -139,10 +139,10 @@ Cost cost(const Program& program, const Node& node) {
 }
 
 void runNode(const Program&, const Node& node, std::span<const kernels::TensorView> views, bool firstMicroBatch,
-             kernels::Backend& backend, kernels::Stream& stream) {
+             kernels::Backend& backend, kernels::Stream& stream, std::int64_t documents) {
   const OperatorEntry& entry = detail::entryOf(node.op);
   TANDEM_ASSERT(entry.run, "collectives are carried out by the runtime");
-  entry.run(detail::Call(node, views, firstMicroBatch), backend, stream);
+  entry.run(detail::Call(node, views, firstMicroBatch, documents), backend, stream);
 }
 
 bool mayShareMemory(const Node& node, int output, int input) {

@@ -73,9 +73,10 @@ bool exchangesActivations(Operator op);
 Cost cost(const Program& program, const Node& node);
 
 // How a node is run: `views` gives the memory of each tensor of the program. `firstMicroBatch`: gradients are
-// overwritten by their first writer instead of added to.
+// overwritten by their first writer instead of added to. `documents`: how many the rows of this run hold together, for
+// attention (kernels::Attention); 0: unknown.
 void runNode(const Program& program, const Node& node, std::span<const kernels::TensorView> views, bool firstMicroBatch,
-             kernels::Backend& backend, kernels::Stream& stream);
+             kernels::Backend& backend, kernels::Stream& stream, std::int64_t documents = 0);
 
 // Whether output `output` of the node may have the memory of input `input`, if this node is the last to read it.
 bool mayShareMemory(const Node& node, int output, int input);

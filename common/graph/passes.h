@@ -48,6 +48,14 @@ std::string scalesName(const std::string& parameter);
 // the program, read by no node. Throws Error of kind usage when another operator reads one.
 Program quantise(const Program& program, const QuantisedParameters& parameters);
 
+// Rounds the operands of the linear layers whose weight's name begins with `prefix` to 8 bits, forward and backward:
+// their nodes name a new state float32 [kernels::fp8::count] called fp8StateName(weight). Layers whose rows, inputs or
+// outputs are not multiples of 16 stay as they are. The last of all passes.
+Program useFp8(const Program& program, const std::string& prefix);
+std::string fp8StateName(const std::string& weight);
+// The weights of a program's layers that are rounded, in the order of their first use.
+std::vector<std::string> fp8Weights(const Program& program);
+
 // Where each activation lies in one arena: offsets are multiples of 64 bytes; two tensors overlap only when their lives
 // do not. Tensors of other roles have the offset -1.
 struct MemoryPlan {

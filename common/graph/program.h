@@ -47,6 +47,7 @@ struct NormAttributes {
 };
 struct LinearAttributes {
   kernels::ActivationKind activation = kernels::ActivationKind::none;
+  TensorId fp8 = none;  // a state float32 [kernels::fp8::count], where the operands are to be rounded to 8 bits
 };
 struct ActivationAttributes {
   kernels::ActivationKind kind = kernels::ActivationKind::none;

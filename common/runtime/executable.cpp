@@ -144,8 +144,8 @@ void Executable::placeActivations() {
 }
 
 void Executable::forgetRecordings() {
-  first_ = {};
-  later_ = {};
+  first_.clear();
+  later_.clear();
 }
 
 // None where the backend records nothing.
@@ -173,7 +173,7 @@ void Executable::exchangeBetween(std::size_t begin, std::size_t end, Collectives
 
 void Executable::replay(bool firstMicroBatch, Collectives* collectives) {
   if (placedAt_ != arena_->data()) placeActivations();
-  Recorded& recorded = firstMicroBatch ? first_ : later_;
+  Recorded& recorded = (firstMicroBatch ? first_ : later_)[documents_];
   for (const Piece& piece : recorded.pieces) {
     if (piece.recording->isValid()) continue;
     recorded = {};
@@ -232,7 +232,7 @@ void Executable::runOne(const graph::Node& node, bool firstMicroBatch, Collectiv
     TANDEM_ASSERT(exchange_ != nullptr, "a program of one rank of several was run without exchanges");
     exchange_->run(node, views_, backend_, stream_);
   } else {
-    graph::runNode(program_, node, views_, firstMicroBatch, backend_, stream_);
+    graph::runNode(program_, node, views_, firstMicroBatch, backend_, stream_, documents_);
     if (collectives != nullptr) collectives->progress();
   }
 }

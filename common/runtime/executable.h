@@ -2,6 +2,7 @@
 // Runs a program on a backend: every tensor has its place before the first run, and nothing is allocated afterwards.
 
 #include <array>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -75,6 +76,10 @@ class Executable {
   void readOutput(const std::string& tensor, void* target);
   // The same of an output in any storage type, as float32.
   std::vector<float> readFloats(const std::string& tensor);
+  const base::Shape& inputShape(const std::string& tensor) const { return program_.tensor(need(tensor)).shape; }
+  // What kernels::Attention is told of the next runs' documents; 0, as at first: unknown. Each number has recordings of
+  // its own.
+  void setDocuments(std::int64_t documents) { documents_ = documents; }
   void* outputMemory(const std::string& tensor) const;
 
   // Runs all nodes. In the first micro batch of a step gradients are overwritten, in the later ones added to.
@@ -89,7 +94,9 @@ class Executable {
   void replay(bool firstMicroBatch = true, Collectives* collectives = nullptr);
   // How many recordings replay() enqueues; 0 while there are none.
   std::size_t recordings(bool firstMicroBatch = true) const {
-    return (firstMicroBatch ? first_ : later_).pieces.size();
+    const auto& recorded = firstMicroBatch ? first_ : later_;
+    const auto found = recorded.find(documents_);
+    return found == recorded.end() ? 0 : found->second.pieces.size();
   }
 
   // For programs of one rank of several: what carries out their exchanges of activations.
@@ -130,7 +137,8 @@ class Executable {
   std::vector<kernels::TensorView> views_;  // by TensorId
   ActivationExchange* exchange_ = nullptr;
   Profile* profile_ = nullptr;
-  Recorded first_, later_;
+  std::int64_t documents_ = 0;
+  std::map<std::int64_t, Recorded> first_, later_;  // by number of documents
 };
 
 }  // namespace tandem::runtime

@@ -45,6 +45,7 @@ struct TrainOptions {
   base::DType storage = base::DType::f32;  // of weights and activations
   optim::LossScaleOptions lossScale;       // float16 only
   bool cudaGraphs = false;                 // record micro batches and replay them, where the backend can
+  bool fp8 = false;                        // multiply the linear layers' operands as 8-bit floats
   graph::Recompute recompute = graph::Recompute::nothing;
 
   std::int64_t evaluateEvery = 0;    // steps; 0: at the end only

@@ -134,6 +134,14 @@ void Trainer::refuseUnsplittable(const sharding::Grid& grid) const {
     throw Error(ErrorKind::usage, "--cuda-graphs on records whole micro batches, which pp=" +
                                       std::to_string(grid.pipeline) + " interleaves; use pp=1 or --cuda-graphs off");
   }
+  if (options_.fp8 && (grid.tensor > 1 || grid.pipeline > 1)) {
+    throw Error(ErrorKind::usage, "--shard " + grid.text() +
+                                      ": --fp8 keeps one scale a matrix, which tp and pp share out over ranks; use " +
+                                      "tp=1 and pp=1");
+  }
+  if (options_.fp8 && !device_.backend.whyNoFp8().empty()) {
+    throw Error(ErrorKind::usage, "--fp8 cannot run here: " + device_.backend.whyNoFp8());
+  }
   if (grid.tensor > 1 && options_.optimizer.method == optim::Method::muon) {
     throw Error(ErrorKind::usage, "--shard " + grid.text() + ": Muon works on whole matrices, which tp=" +
                                       std::to_string(grid.tensor) + " cuts; use tp=1 or --optimizer adamw");
@@ -253,6 +261,8 @@ void Trainer::restoreFrom(const checkpoint::Reader& reader) {
     }
   });
   restore(reader, step_->parameters(), step_->optimizer(), communicator_, device_);
+  if (step_->fp8() != nullptr)
+    step_->fp8()->restore(json::parse(reader.metadata().progress).value("fp8", json::object()).dump());
   savedStep_ = progress_.step;
 }
 
@@ -269,6 +279,9 @@ void Trainer::describe() const {
                    << options_.sequenceLength << ", " << shape_.rowsPerRank << " a rank in " << shape_.microBatches
                    << " micro batches of " << shape_.microBatch << "; "
                    << base::formatFlops(flopsPerToken_ * static_cast<double>(options_.batchTokens)) << " (6N + 12LdT)";
+  if (step_->fp8() != nullptr) {
+    TANDEM_LOG(info) << step_->fp8()->description();
+  }
   TANDEM_LOG(info) << "matrix products reach " << base::formatFlops(matrixRate_)
                    << "/s on all ranks together; shares below are of this rate";
   if (peakFlops_) {
@@ -312,7 +325,9 @@ std::string Trainer::summary() const {
   using Ordered = nlohmann::ordered_json;
   Ordered evaluations = Ordered::array();
   for (const std::string& evaluation : lastEvaluations_) evaluations.push_back(Ordered::parse(evaluation));
-  return Ordered{{"step", Ordered::parse(lastStepMetrics_)}, {"evaluations", evaluations}}.dump();
+  Ordered summary{{"step", Ordered::parse(lastStepMetrics_)}, {"evaluations", evaluations}};
+  if (const std::string report = device_.backend.attentionReport(); !report.empty()) summary["attention"] = report;
+  return summary.dump();
 }
 
 std::int64_t Trainer::ownFlags() const {
@@ -338,10 +353,27 @@ bool Trainer::trainOneStep(data::BatchStream& stream) {
   progress_.tokens += shape_.rows * options_.sequenceLength;
   progress_.nextSample += shape_.rows;
   record(result, learningRate, dataSeconds, secondsSince(start));
+  // The first calls of all are not timed; a run of one step has no others.
+  if (++stepsRun_ == 2 || (stepsRun_ == 1 && progress_.step == options_.steps)) reportAttention();
   guardAgainstBadSteps(result);
   writer_->poll();
   if (result.raised & saveFailed) writer_->finish();  // throws the reason on every rank
   return (result.raised & stopRequested) != 0 || straggles_;
+}
+
+// What served attention, now that it has run: in the log, and beside the options in run.json.
+void Trainer::reportAttention() {
+  if (device_.backend.isHostMemory()) return;  // has no choice, on no rank
+  const std::string report = device_.backend.attentionReport();
+  if (!report.empty()) {
+    TANDEM_LOG(info) << "attention: " << report;
+  }
+  comm::agreeOn(communicator_, [&] {
+    if (communicator_.rank() != 0 || report.empty()) return;
+    auto description = nlohmann::ordered_json::parse(runDescription_);
+    description["attention"] = report;
+    base::replaceFile(options_.output / "run.json", description.dump(2) + "\n");
+  });
 }
 
 void Trainer::guardAgainstBadSteps(const StepResult& result) {
@@ -447,6 +479,7 @@ void Trainer::save() {
   if (const optim::LossScaler* const scaler = step_->lossScaler()) {
     progress["loss_scale"] = {{"scale", scaler->scale()}, {"good_steps", scaler->goodSteps()}};
   }
+  if (step_->fp8() != nullptr) progress["fp8"] = json::parse(step_->fp8()->save());
   const checkpoint::Metadata metadata{.step = progress_.step,
                                       .tokenizer = data_->dataset(0).description().tokenizer,
                                       .configuration = configuration_.json,

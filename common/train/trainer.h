@@ -30,7 +30,7 @@ class Trainer {
   int run();
 
   // On rank 0, what the run ended with: a JSON object with the last step's metrics ("step", null without one) and the
-  // last evaluations ("evaluations").
+  // last evaluations ("evaluations"), and what served attention ("attention") where there is a choice.
   std::string summary() const;
 
  private:
@@ -54,6 +54,7 @@ class Trainer {
   void watchHealth();
   bool trainOneStep(data::BatchStream& stream);
   void guardAgainstBadSteps(const StepResult& result);
+  void reportAttention();
   void record(const StepResult& result, double learningRate, double dataSeconds, double stepSeconds);
   void evaluateAll();
   void save();
@@ -84,6 +85,7 @@ class Trainer {
   std::int64_t savedStep_ = -1;
   std::int64_t evaluatedStep_ = -1;
   std::int64_t badSteps_ = 0;  // in a row
+  std::int64_t stepsRun_ = 0;  // by this process
   std::string badSamples_;
   double checkpointSeconds_ = 0;     // since the last recorded step
   double matrixRate_ = 0;            // of all ranks together

@@ -1,5 +1,6 @@
 #include "common/train/training_step.h"
 
+#include <bit>
 #include <chrono>
 #include <cmath>
 #include <optional>
@@ -61,6 +62,12 @@ void setBatchInputs(runtime::Executable& executable, const data::Batch& batch, s
   give("targets", batch.targets);
   give("document_start", batch.documentStart);
   give("positions", batch.positions);
+  if (!executable.has("document_start")) return;
+  // Rounded up, so that few numbers occur: each has plans and recordings of its own.
+  const std::int64_t rows = executable.inputShape("document_start").count() / batch.sequenceLength;
+  const std::int64_t documents = data::countDocuments(batch, firstRow, rows);
+  executable.setDocuments(
+      documents == rows ? rows : static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(documents))));
 }
 
 graph::Program lossProgram(const model::Configuration& configuration, std::int64_t rows, std::int64_t sequenceLength,
@@ -90,7 +97,11 @@ TrainingStep::TrainingStep(const model::Configuration& configuration, const Trai
       groups_(communicator, device, gridOf(options, communicator.size())) {
   const sharding::PartitionedProgram loss =
       lossPart(configuration, shape.microBatch, options.sequenceLength, options.storage, groups_.grid(), groups_.own());
-  const graph::Program program = trainingProgram(loss.program, options.recompute);
+  graph::Program program = trainingProgram(loss.program, options.recompute);
+  if (options.fp8) {
+    program = graph::useFp8(program, "layers.");
+    fp8_ = std::make_unique<Fp8Scaling>(graph::fp8Weights(program), device);
+  }
   const auto ownership = options.optimizer.method == optim::Method::muon
                              ? sharding::FlatLayout::Ownership::wholeParameters
                              : sharding::FlatLayout::Ownership::anywhere;
@@ -129,6 +140,7 @@ void TrainingStep::makeSlots(const graph::Program& program, const Device& device
     slot->executable = std::make_unique<runtime::Executable>(program, device.backend, device.stream, slot->arena);
     slot->executable->exchangeThrough(slot->activations.get());
     parameters_->bindTo(*slot->executable);
+    if (fp8_) fp8_->bindTo(*slot->executable);
     slots_.push_back(std::move(slot));
   }
 }
@@ -176,6 +188,7 @@ StepResult TrainingStep::run(const data::Batch& rows, std::int64_t step, double 
   result.communicationSeconds = secondsSince(start);
 
   result.skipped = !std::isfinite(result.loss) || !std::isfinite(result.gradientNorm);
+  if (fp8_) fp8_->endStep(result.skipped, communicator_);
   if (result.skipped) {
     // A loss is not scaled, so one that is not finite is no fault of the scale.
     result.overflowed = scaler_ && std::isfinite(result.loss) && scaler_->gradientsOverflowed();

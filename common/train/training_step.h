@@ -15,6 +15,7 @@
 #include "common/runtime/parameter_store.h"
 #include "common/sharding/partition.h"
 #include "common/train/device.h"
+#include "common/train/fp8_scaling.h"
 #include "common/train/options.h"
 #include "common/train/rank_groups.h"
 
@@ -50,6 +51,7 @@ class TrainingStep {
   optim::Optimizer& optimizer() { return *optimizer_; }
   optim::LossScaler* lossScaler() { return scaler_ ? &*scaler_ : nullptr; }  // float16 only
   const runtime::Executable& executable() const { return *slots_.front()->executable; }
+  Fp8Scaling* fp8() { return fp8_.get(); }  // null without --fp8
   void profileInto(runtime::Profile* profile);
 
  private:
@@ -76,6 +78,7 @@ class TrainingStep {
   std::unique_ptr<optim::Optimizer> optimizer_;
   std::unique_ptr<optim::GradientExchange> exchange_;
   std::optional<optim::LossScaler> scaler_;
+  std::unique_ptr<Fp8Scaling> fp8_;
   std::vector<std::unique_ptr<Slot>> slots_;
   std::vector<float> losses_;
   double lossSum_ = 0;

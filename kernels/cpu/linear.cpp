@@ -4,6 +4,7 @@
 
 #include "kernels/cpu/few_rows_product.h"
 #include "kernels/cpu/float_rows.h"
+#include "kernels/cpu/fp8_rounding.h"
 #include "kernels/cpu/linear_epilogue.h"
 #include "kernels/cpu/matrix_product.h"
 #include "kernels/cpu/operators.h"
@@ -270,6 +271,7 @@ void finishLinear(const Linear& call, const float* product, Context& context) {
 }
 
 void run(const Linear& call, Context& context) {
+  if (call.fp8) return run(fp8::withRoundedOperands(call, Fp8Rounding(context)), context);
   const std::int64_t rows = call.input.shape.rows();
   if (rows <= fewRows) return linearOfFewRows(call, context);
   const std::int64_t outputs = call.weight.shape[0], inputs = call.weight.shape[1];
@@ -286,6 +288,7 @@ void run(const Linear& call, Context& context) {
 }
 
 void run(const LinearBackwardInput& call, Context& context) {
+  if (call.fp8) return run(fp8::withRoundedOperands(call, Fp8Rounding(context)), context);
   const std::int64_t rows = call.gradOutput.shape.rows();
   const bool direct = call.gradInput.type == DType::f32 && call.activation == ActivationKind::none;
   const std::int64_t rowBlock =
@@ -296,6 +299,13 @@ void run(const LinearBackwardInput& call, Context& context) {
 }
 
 void run(const LinearBackwardWeight& call, Context& context) {
+  if (call.fp8) {
+    LinearBackwardWeight product = fp8::withRoundedOperands(call, Fp8Rounding(context));
+    product.gradBias = {};
+    run(product, context);
+    if (call.gradBias) biasGradient(call, context);  // of the gradient as it came
+    return;
+  }
   const std::int64_t rows = call.input.shape.rows();
   const std::int64_t outputs = call.gradWeight.shape[0], inputs = call.gradWeight.shape[1];
   const std::int64_t rowBlock = call.input.type == DType::f32 ? std::max<std::int64_t>(rows, 1)

@@ -1,10 +1,11 @@
-// Attention: which kernels take a call. The tensor cores take 16-bit types, the head sizes that models have, and rows
-// at multiples of 16 bytes, since their tiles are copied 16 bytes at a time.
+// Attention: which kernels take a call. cuDNN is asked; the tensor cores take 16-bit types, the head sizes that models
+// have, and rows at multiples of 16 bytes, since their tiles are copied 16 bytes at a time.
 
 #include <initializer_list>
 
 #include "common/base/error.h"
 #include "kernels/cuda/attention_heads.h"
+#include "kernels/cuda/cudnn_attention.h"
 
 namespace tandem::kernels::cuda {
 
@@ -43,6 +44,56 @@ void checkHeadSize(const ConstTensorView& query) {
                                                 std::to_string(query.shape[3]));
 }
 
+// Runs the call, and says by what.
+AttentionKernels runByPath(const Attention& call, Context& context) {
+  AttentionPaths& paths = *context.attention;
+  if (paths.tries(AttentionKernels::cudnn) &&
+      paths.took(AttentionKernels::cudnn, "Attention", context.cudnn->run(call, context))) {
+    return AttentionKernels::cudnn;
+  }
+  if (paths.tries(AttentionKernels::tensorCores) &&
+      paths.took(AttentionKernels::tensorCores, "Attention",
+                 obstacleOf(call, {call.query, call.key, call.value, call.output}))) {
+    flashForward(call, context);
+    return AttentionKernels::tensorCores;
+  }
+  plainForward(call, context);
+  return AttentionKernels::plain;
+}
+
+AttentionKernels runByPath(const AttentionBackward& call, Context& context) {
+  AttentionPaths& paths = *context.attention;
+  if (paths.tries(AttentionKernels::cudnn) &&
+      paths.took(AttentionKernels::cudnn, "AttentionBackward", context.cudnn->run(call, context))) {
+    return AttentionKernels::cudnn;
+  }
+  if (paths.tries(AttentionKernels::tensorCores) &&
+      paths.took(AttentionKernels::tensorCores, "AttentionBackward",
+                 obstacleOf(call, {call.query, call.key, call.value, call.output, call.gradOutput, call.gradQuery,
+                                   call.gradKey, call.gradValue}))) {
+    flashBackward(call, context);
+    return AttentionKernels::tensorCores;
+  }
+  plainBackward(call, context);
+  return AttentionKernels::plain;
+}
+
+template <class Call>
+void runAndTime(const Call& call, const char* operatorName, bool isBackward, Context& context) {
+  if (call.query.shape.count() == 0) return;
+  checkHeadSize(call.query);
+  const Shape& shape = call.query.shape;
+  AttentionClock& clock = context.attention->clock();
+  if (context.isRecording || !isWholeRow(call)) {  // its time is not now, or not to be told from its shape
+    runByPath(call, context);
+    return;
+  }
+  clock.start(context.stream);
+  const AttentionKernels kernels = runByPath(call, context);
+  clock.end(AttentionPaths::kindOf(operatorName, kernels),
+            attentionOperations(shape[0], shape[2], shape[1], shape[3], call.window, isBackward), context.stream);
+}
+
 }  // namespace
 
 bool rowsLieAtMultiplesOf16Bytes(const ConstTensorView& view) {
@@ -54,28 +105,9 @@ bool rowsLieAtMultiplesOf16Bytes(const ConstTensorView& view) {
   return true;
 }
 
-void run(const Attention& call, Context& context) {
-  if (call.query.shape.count() == 0) return;
-  checkHeadSize(call.query);
-  const std::string obstacle = obstacleOf(call, {call.query, call.key, call.value, call.output});
-  if (takesTensorCores(context.attention, "Attention", obstacle)) {
-    flashForward(call, context);
-  } else {
-    plainForward(call, context);
-  }
-}
+void run(const Attention& call, Context& context) { runAndTime(call, "Attention", false, context); }
 
-void run(const AttentionBackward& call, Context& context) {
-  if (call.query.shape.count() == 0) return;
-  checkHeadSize(call.query);
-  const std::string obstacle = obstacleOf(call, {call.query, call.key, call.value, call.output, call.gradOutput,
-                                                 call.gradQuery, call.gradKey, call.gradValue});
-  if (takesTensorCores(context.attention, "AttentionBackward", obstacle)) {
-    flashBackward(call, context);
-  } else {
-    plainBackward(call, context);
-  }
-}
+void run(const AttentionBackward& call, Context& context) { runAndTime(call, "AttentionBackward", true, context); }
 
 void run(const CachedAttention& call, Context& context) {
   if (call.query.shape.count() == 0) return;
@@ -85,8 +117,10 @@ void run(const CachedAttention& call, Context& context) {
     splitOverCache(call, context);
     return;
   }
-  const std::string obstacle = obstacleOf({call.query, call.keyCache, call.valueCache, call.output});
-  if (takesTensorCores(context.attention, "CachedAttention", obstacle)) {
+  AttentionPaths& paths = *context.attention;
+  if (paths.tries(AttentionKernels::tensorCores) &&
+      paths.took(AttentionKernels::tensorCores, "CachedAttention",
+                 obstacleOf({call.query, call.keyCache, call.valueCache, call.output}))) {
     flashOverCache(call, context);
   } else {
     splitOverCache(call, context);

@@ -4,6 +4,8 @@
 #include "common/base/error.h"
 #include "kernels/backend.h"
 #include "kernels/cuda/attention_path.h"
+#include "kernels/cuda/cudnn_attention.h"
+#include "kernels/cuda/fp8_linear.h"
 #include "kernels/cuda/matrix_product.h"
 #include "kernels/cuda/operators.h"
 
@@ -37,11 +39,13 @@ class CudaEvent : public Event {
 
 class CudaStream : public Stream {
  public:
-  CudaStream(const cuda::DeviceProperties& device, cuda::MatrixProduct& product, cuda::AttentionPath attention) {
+  CudaStream(const cuda::DeviceProperties& device, cuda::MatrixProduct& product, cuda::AttentionPaths& attention,
+             cuda::CudnnAttention* cudnn) {
     check(cudaStreamCreateWithFlags(&context_.stream, cudaStreamNonBlocking), "making a stream");
     context_.device = &device;
     context_.matrixProduct = &product;
-    context_.attention = attention;
+    context_.attention = &attention;
+    context_.cudnn = cudnn;
   }
   ~CudaStream() override {
     cudaStreamSynchronize(context_.stream);  // nothing under way may outlive the scratch; an error was reported before
@@ -69,9 +73,12 @@ class CudaRecording : public Recording {
       : context_(context), generation_(context.scratch.generation()) {
     check(cudaStreamBeginCapture(context.stream, cudaStreamCaptureModeThreadLocal), "beginning to record");
     cudaGraph_t graph = nullptr;
+    context.isRecording = true;
     try {
       work();
+      context.isRecording = false;
     } catch (...) {
+      context.isRecording = false;
       cudaStreamEndCapture(context.stream, &graph);
       if (graph != nullptr) cudaGraphDestroy(graph);
       throw;
@@ -101,7 +108,8 @@ class CudaBackend : public Backend {
   explicit CudaBackend(const CudaOptions& options)
       : device_(cuda::useDevice(options.device)),
         product_(cuda::makeMatrixProduct({.tf32 = options.tf32, .tune = options.tuneProducts})),
-        attention_(cuda::chooseAttentionPath(options.attention, device_)) {}
+        cudnn_(takeCudnn(options.attention)),
+        attention_(options.attention, device_, cudnn_.attention ? cudnn_.attention->name() : "", cudnn_.whyNot) {}
 
   std::string name() const override { return "cuda"; }
   std::string description() const override {
@@ -109,10 +117,12 @@ class CudaBackend : public Backend {
            std::to_string(device_.major) + std::to_string(device_.minor) + ", " +
            std::to_string(device_.multiprocessors) + " multiprocessors" +
            (device_.isIntegrated ? ", memory shared with the host" : "") + "), matrix products by " + product_->name() +
-           ", attention by " + attention_.description;
+           ", attention by " + attention_.description();
   }
 
   std::string deviceIdentifier() const override { return device_.identifier; }
+  std::string attentionReport() override { return attention_.report(); }
+  std::string whyNoFp8() const override { return cuda::whyNoFp8(device_); }
 
   void* allocate(std::int64_t bytes) override {
     // A unified-memory machine freezes when it runs out, so there the reserve is kept, not tried.
@@ -135,7 +145,7 @@ class CudaBackend : public Backend {
     copy(target, source, bytes, cudaMemcpyDeviceToHost, stream);
   }
   std::unique_ptr<Stream> makeStream() override {
-    return std::make_unique<CudaStream>(device_, *product_, attention_.path);
+    return std::make_unique<CudaStream>(device_, *product_, attention_, cudnn_.attention.get());
   }
   std::unique_ptr<Recording> record(Stream& stream, const std::function<void()>& work) override {
     return std::make_unique<CudaRecording>(contextOf(stream), work);
@@ -181,6 +191,11 @@ class CudaBackend : public Backend {
   void run(const Fill& call, Stream& stream) override { cuda::run(call, contextOf(stream)); }
 
  private:
+  // Opening cuDNN takes a second, so it is not looked for where it would not be asked.
+  static cuda::CudnnSearch takeCudnn(const std::string& path) {
+    return path == "auto" || path == "cudnn" ? cuda::findCudnn() : cuda::CudnnSearch{};
+  }
+
   void copy(void* target, const void* source, std::int64_t bytes, cudaMemcpyKind kind, Stream& stream) {
     if (bytes == 0) return;
     check(cudaMemcpyAsync(target, source, static_cast<std::size_t>(bytes), kind, contextOf(stream).stream),
@@ -199,7 +214,8 @@ class CudaBackend : public Backend {
 
   cuda::DeviceProperties device_;
   std::unique_ptr<cuda::MatrixProduct> product_;
-  cuda::AttentionChoice attention_;
+  cuda::CudnnSearch cudnn_;
+  cuda::AttentionPaths attention_;
 };
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include "kernels/cuda/activation_function.h"
 #include "kernels/cuda/bias_gradient.h"
 #include "kernels/cuda/flat.h"
+#include "kernels/cuda/fp8_linear.h"
 #include "kernels/cuda/matrix_product.h"
 #include "kernels/cuda/operators.h"
 
@@ -56,7 +57,7 @@ void addSlopes(const LinearBackwardInput& call, const ConstTensorView& product, 
 
 // The product and its activation in one, if cuBLASLt does that.
 bool runFused(const Linear& call, Product product, Context& context) {
-  if (call.activation != ActivationKind::geluTanh) return false;
+  if (product.left.fp8 || call.activation != ActivationKind::geluTanh) return false;
   product.epilogue = call.bias ? Epilogue::geluBias : Epilogue::gelu;
   if (call.preActivation) product.auxiliary = matrixOf(call.preActivation);
   if (!context.matrixProduct->offers(product)) return false;
@@ -73,6 +74,7 @@ void run(const Linear& call, Context& context) {
                   .transposeRight = true,
                   .target = matrixOf(call.output),
                   .vector = call.bias.data};
+  takeFp8Operands(call, product, context);
   if (runFused(call, product, context)) return;
   // Without room for it the argument of the activation lies where its value goes.
   const TensorView argument = call.preActivation ? call.preActivation : call.output;
@@ -89,6 +91,7 @@ void run(const LinearBackwardInput& call, Context& context) {
   MatrixProduct& products = *context.matrixProduct;
   Product product{
       .left = matrixOf(call.gradOutput), .right = matrixOf(call.weight), .target = matrixOf(call.gradInput)};
+  takeFp8Operands(call, product, context);
   if (call.activation == ActivationKind::none) {
     if (call.accumulate) accumulate(product);
     return products.run(product, context.stream);
@@ -100,7 +103,7 @@ void run(const LinearBackwardInput& call, Context& context) {
     products.run(product, context.stream);
     return addSlopes(call, apart, context);
   }
-  if (call.activation == ActivationKind::geluTanh) {
+  if (call.activation == ActivationKind::geluTanh && !product.left.fp8) {
     Product fused = product;
     fused.epilogue = Epilogue::geluBackward;
     fused.auxiliary = matrixOf(call.preActivation);
@@ -116,6 +119,7 @@ void run(const LinearBackwardWeight& call, Context& context) {
                   .transposeLeft = true,
                   .right = matrixOf(call.input),
                   .target = matrixOf(call.gradWeight)};
+  takeFp8Operands(call, product, context);
   if (call.accumulate) accumulate(product);
   if (!call.gradBias) return products.run(product, context.stream);
 
@@ -125,7 +129,8 @@ void run(const LinearBackwardWeight& call, Context& context) {
   Product fused = product;
   fused.epilogue = Epilogue::leftSums;
   fused.vector = sums.data;
-  if (products.offers(fused)) {
+  // An 8-bit operand would give sums of what was rounded.
+  if (!product.left.fp8 && products.offers(fused)) {
     products.run(fused, context.stream);
     if (call.accumulate) run(Axpy{sums, call.gradBias, 1.0f}, context);
     return;

@@ -65,9 +65,14 @@ cudaDataType_t dataType(DType type) {
   }
 }
 
+cudaDataType_t dataType(const Matrix& matrix) {
+  if (!matrix.fp8) return dataType(matrix.type);
+  return *matrix.fp8 == fp8::Format::e4m3 ? CUDA_R_8F_E4M3 : CUDA_R_8F_E5M2;
+}
+
 Layout layoutOf(const Matrix& matrix) {
   cublasLtMatrixLayout_t layout = nullptr;
-  check(cublasLtMatrixLayoutCreate(&layout, dataType(matrix.type), static_cast<std::uint64_t>(matrix.columns),
+  check(cublasLtMatrixLayoutCreate(&layout, dataType(matrix), static_cast<std::uint64_t>(matrix.columns),
                                    static_cast<std::uint64_t>(matrix.rows), matrix.stride),
         "describing a matrix");
   return Layout(layout);
@@ -103,13 +108,16 @@ std::int64_t extentBytes(const Matrix& matrix) {
   return ((matrix.rows - 1) * matrix.stride + matrix.columns) * base::byteSize(matrix.type);
 }
 
+bool isFp8(const Product& p) { return p.left.fp8 && p.right.fp8; }
+
 void assertSound(const Product& p) {
   const std::int64_t rows = p.transposeLeft ? p.left.columns : p.left.rows;
   const std::int64_t columns = p.transposeRight ? p.right.rows : p.right.columns;
   const std::int64_t rightTerms = p.transposeRight ? p.right.columns : p.right.rows;
   TANDEM_ASSERT(rightTerms == terms(p) && p.target.rows == rows && p.target.columns == columns,
                 "the shapes of a product do not fit together");
-  TANDEM_ASSERT(p.left.type == p.right.type && (p.target.type == p.left.type || p.target.type == DType::f32),
+  TANDEM_ASSERT(isFp8(p) ? p.left.factor != nullptr && p.right.factor != nullptr && !p.transposeLeft && p.transposeRight
+                         : p.left.type == p.right.type && (p.target.type == p.left.type || p.target.type == DType::f32),
                 "the types of a product do not fit together");
   for (const Matrix* like : {&p.addend, &p.auxiliary}) {
     TANDEM_ASSERT(
@@ -138,7 +146,7 @@ std::uint32_t alignmentOf(const void* data) {
 }
 
 // Everything that an algorithm depends on.
-using Key = std::array<std::int64_t, 22>;
+using Key = std::array<std::int64_t, 25>;
 Key keyOf(const Product& p) {
   return {p.left.rows,
           p.left.columns,
@@ -161,12 +169,18 @@ Key keyOf(const Product& p) {
           alignmentOf(p.vector),
           p.auxiliary.data == nullptr,
           p.auxiliary.stride,
-          alignmentOf(p.auxiliary.data)};
+          alignmentOf(p.auxiliary.data),
+          p.left.fp8 ? static_cast<std::int64_t>(*p.left.fp8) : -1,
+          p.right.fp8 ? static_cast<std::int64_t>(*p.right.fp8) : -1,
+          p.fastSums};
 }
 
 std::string describe(const Matrix& matrix, bool transposed) {
-  return std::string(base::name(matrix.type)) + " [" + std::to_string(matrix.rows) + ", " +
-         std::to_string(matrix.columns) + "]" + (transposed ? "^T" : "") +
+  const char* const type = !matrix.fp8                        ? base::name(matrix.type)
+                           : *matrix.fp8 == fp8::Format::e4m3 ? "float8 e4m3"
+                                                              : "float8 e5m2";
+  return std::string(type) + " [" + std::to_string(matrix.rows) + ", " + std::to_string(matrix.columns) + "]" +
+         (transposed ? "^T" : "") +
          (matrix.stride == matrix.columns ? "" : " of stride " + std::to_string(matrix.stride));
 }
 
@@ -186,6 +200,10 @@ struct Plan {
 };
 
 void setPointers(const Plan& plan, const Product& product) {
+  if (isFp8(product)) {
+    set(plan.operation, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, product.right.factor);
+    set(plan.operation, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, product.left.factor);
+  }
   if (product.vector != nullptr) set(plan.operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, product.vector);
   if (product.auxiliary.data != nullptr) {
     set(plan.operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, product.auxiliary.data);
@@ -194,13 +212,14 @@ void setPointers(const Plan& plan, const Product& product) {
 
 Operation operationOf(const Product& product, bool tf32) {
   cublasLtMatmulDesc_t made = nullptr;
-  const bool rounds = tf32 && product.left.type == DType::f32;
+  const bool rounds = tf32 && product.left.type == DType::f32 && !isFp8(product);
   check(cublasLtMatmulDescCreate(&made, rounds ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F, CUDA_R_32F),
         "describing a product");
   Operation operation(made);
   set(operation, CUBLASLT_MATMUL_DESC_TRANSA, transposition(product.transposeRight));
   set(operation, CUBLASLT_MATMUL_DESC_TRANSB, transposition(product.transposeLeft));
   set(operation, CUBLASLT_MATMUL_DESC_EPILOGUE, epilogueOf(product));
+  if (product.fastSums) set(operation, CUBLASLT_MATMUL_DESC_FAST_ACCUM, std::int8_t{1});
   if (product.vector != nullptr) {
     set(operation, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, dataType(product.target.type));
   }

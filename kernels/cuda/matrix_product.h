@@ -3,9 +3,11 @@
 // shape chosen once and kept.
 
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "kernels/cuda/device.h"
+#include "kernels/fp8_format.h"
 #include "kernels/tensor_view.h"
 
 namespace tandem::kernels::cuda {
@@ -15,10 +17,16 @@ struct Matrix {
   const void* data = nullptr;
   DType type = DType::f32;
   std::int64_t rows = 0, columns = 0, stride = 0;
+  std::optional<fp8::Format> fp8 = {};  // 8-bit floats instead of `type`
+  const float* factor = nullptr;        // in the device's memory: what their values are multiplied by; with fp8
 };
 // Of a tensor whose last axis makes the rows.
 inline Matrix matrixOf(const ConstTensorView& view) {
-  return {view.data, view.type, view.shape.rows(), view.shape.last(), view.shape.last()};
+  return {.data = view.data,
+          .type = view.type,
+          .rows = view.shape.rows(),
+          .columns = view.shape.last(),
+          .stride = view.shape.last()};
 }
 
 // What happens to a sum before it is stored.
@@ -32,7 +40,9 @@ enum class Epilogue {
 };
 
 // target = epilogue(factor * op(left) op(right) + addendFactor * addend), sums in float32. The operands have one
-// storage type: float32, bfloat16 or float16; the target has it too, or float32.
+// storage type: float32, bfloat16 or float16; the target has it too, or float32. Or both operands are 8-bit floats,
+// rows by transposed rows (only `right` is transposed), at least one of them e4m3, extents multiples of 16; then the
+// target is of any of these types, and its epilogue none or (not float32) bias.
 struct Product {
   Matrix left;
   bool transposeLeft = false;
@@ -45,6 +55,7 @@ struct Product {
   Epilogue epilogue = Epilogue::none;
   const void* vector = nullptr;  // of the target's type; written by leftSums
   Matrix auxiliary = {};         // as the target; optional except for geluBackward
+  bool fastSums = false;         // of 8-bit floats: sums may lose some bits, as is usual in forward passes
 };
 // target += instead of target =.
 inline void accumulate(Product& product) {

@@ -8,14 +8,17 @@
 
 namespace tandem::kernels::cuda {
 
-class MatrixProduct;  // matrix_product.h: the only caller of cuBLASLt
+class MatrixProduct;   // matrix_product.h: the only caller of cuBLASLt
+class CudnnAttention;  // cudnn_attention.h: the only caller of cuDNN
 
 // What every operator may use besides its operands; one a stream.
 struct Context {
   cudaStream_t stream = nullptr;
   const DeviceProperties* device = nullptr;
   MatrixProduct* matrixProduct = nullptr;
-  AttentionPath attention = AttentionPath::tensorCores;
+  AttentionPaths* attention = nullptr;
+  bool isRecording = false;         // what is enqueued now runs later, perhaps often
+  CudnnAttention* cudnn = nullptr;  // null where the paths do not try it
   Scratch scratch;
 };
 

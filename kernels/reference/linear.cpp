@@ -5,6 +5,7 @@
 namespace tandem::kernels::reference {
 
 void run(const Linear& op) {
+  if (op.fp8) return runFp8(op);
   const Index rows = op.input.shape.rows(), inputs = op.weight.shape[1], outputs = op.weight.shape[0];
   for (Index row = 0; row < rows; ++row) {
     for (Index out = 0; out < outputs; ++out) {
@@ -18,6 +19,7 @@ void run(const Linear& op) {
 }
 
 void run(const LinearBackwardInput& op) {
+  if (op.fp8) return runFp8(op);
   const Index rows = op.gradOutput.shape.rows(), inputs = op.weight.shape[1], outputs = op.weight.shape[0];
   for (Index row = 0; row < rows; ++row) {
     for (Index in = 0; in < inputs; ++in) {
@@ -33,7 +35,17 @@ void run(const LinearBackwardInput& op) {
   }
 }
 
+void biasGradient(const LinearBackwardWeight& op) {
+  const Index rows = op.gradOutput.shape.rows(), outputs = op.gradBias.shape.count();
+  for (Index out = 0; out < outputs; ++out) {
+    double sum = 0;
+    for (Index row = 0; row < rows; ++row) sum += load(op.gradOutput, row * outputs + out);
+    storeOrAdd(op.gradBias, out, sum, op.accumulate);
+  }
+}
+
 void run(const LinearBackwardWeight& op) {
+  if (op.fp8) return runFp8(op);
   const Index rows = op.gradOutput.shape.rows(), inputs = op.gradWeight.shape[1], outputs = op.gradWeight.shape[0];
   for (Index out = 0; out < outputs; ++out) {
     for (Index in = 0; in < inputs; ++in) {
@@ -43,12 +55,8 @@ void run(const LinearBackwardWeight& op) {
       }
       storeOrAdd(op.gradWeight, out * inputs + in, sum, op.accumulate);
     }
-    if (op.gradBias) {
-      double sum = 0;
-      for (Index row = 0; row < rows; ++row) sum += load(op.gradOutput, row * outputs + out);
-      storeOrAdd(op.gradBias, out, sum, op.accumulate);
-    }
   }
+  if (op.gradBias) biasGradient(op);
 }
 
 }  // namespace tandem::kernels::reference

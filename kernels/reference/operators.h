@@ -39,4 +39,11 @@ void run(const Axpy&);
 void run(const Cast&);
 void run(const Fill&);
 
+// Of calls with `fp8`.
+void runFp8(const Linear&);
+void runFp8(const LinearBackwardInput&);
+void runFp8(const LinearBackwardWeight&);
+// The bias' part of it alone.
+void biasGradient(const LinearBackwardWeight&);
+
 }  // namespace tandem::kernels::reference

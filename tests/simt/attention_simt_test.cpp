@@ -1,5 +1,5 @@
 // What the operator harness does not see of attention on a GPU: the instructions register by register, which kernels a
-// call reaches and what is said about it, bank conflicts, float16.
+// call reaches and what is said about it, bank conflicts, float16, documents as sequences.
 #include <gtest/gtest.h>
 
 #include <boost/log/core.hpp>
@@ -18,8 +18,10 @@
 #include "kernels/backend.h"
 #include "kernels/cuda/attention_path.h"
 #include "kernels/cuda/device.h"
+#include "kernels/cuda/document_sequences.h"
 #include "kernels/cuda/ptx.h"
 #include "kernels/cuda/storage.h"
+#include "tests/simt/attention_passes.h"
 
 namespace tandem::kernels::cuda {
 
@@ -196,135 +198,6 @@ TEST(Instructions, exp2IsThatOfAFloatAndZeroForTheTiniest) {
 // --- paths
 // ---------------------------------------------------------------------------------------------------------------
 
-struct Call {
-  std::int64_t time = 20, heads = 2, kvHeads = 1, size = 64;
-  DType type = DType::bf16;
-  std::int64_t shift = 0;  // elements that all operands miss an aligned address by
-};
-
-double stored(DType type, double value) {
-  const auto single = static_cast<float>(value);
-  if (type == DType::bf16) return static_cast<double>(toFloat(fromFloat<__nv_bfloat16>(single)));
-  return static_cast<double>(type == DType::f16 ? toFloat(fromFloat<__half>(single)) : single);
-}
-
-// Operands of a forward and a backward pass on a backend, drawn alike for every backend.
-class Passes {
- public:
-  Passes(Backend& backend, const Call& call, DType drawnAs)
-      : backend_(backend), call_(call), stream_(backend.makeStream()) {
-    const std::int64_t q = call.heads, k = call.kvHeads;
-    for (const std::int64_t heads : {q, k, k, q, q, q, k, k}) views_.push_back(tensor(heads, drawnAs));
-    documentStart_ = TensorView(allocate(call.time * 4), DType::i32, {1, call.time});
-    const std::vector<std::int32_t> starts(static_cast<std::size_t>(call.time));
-    backend.copyToDevice(documentStart_.data, starts.data(), call.time * 4, *stream_);
-    logSumExp_ = TensorView(allocate(q * call.time * 4), DType::f32, {1, q, call.time});
-    stream_->synchronize();
-  }
-  ~Passes() {
-    for (void* memory : memories_) backend_.release(memory);
-  }
-  Passes(const Passes&) = delete;
-  Passes& operator=(const Passes&) = delete;
-
-  void forward() {
-    backend_.run(Attention{.query = views_[0],
-                           .key = views_[1],
-                           .value = views_[2],
-                           .documentStart = documentStart_,
-                           .window = 0,
-                           .scale = 0.125f,
-                           .output = views_[4],
-                           .logSumExp = logSumExp_},
-                 *stream_);
-    stream_->synchronize();
-  }
-  void backward() {
-    backend_.run(AttentionBackward{.query = views_[0],
-                                   .key = views_[1],
-                                   .value = views_[2],
-                                   .documentStart = documentStart_,
-                                   .output = views_[4],
-                                   .logSumExp = logSumExp_,
-                                   .gradOutput = views_[3],
-                                   .window = 0,
-                                   .scale = 0.125f,
-                                   .gradQuery = views_[5],
-                                   .gradKey = views_[6],
-                                   .gradValue = views_[7]},
-                 *stream_);
-    stream_->synchronize();
-  }
-  // The fresh tokens alone, over an empty cache as long as they.
-  void overCache() {
-    const Shape shape = {1, call_.kvHeads, call_.time, call_.size};
-    const std::int64_t bytes = shape.count() * base::byteSize(call_.type);
-    const TensorView keys(allocate(bytes), call_.type, shape), values(allocate(bytes), call_.type, shape);
-    const TensorView lengths(allocate(4), DType::i32, {1});
-    const std::int32_t none = 0;
-    backend_.copyToDevice(lengths.data, &none, 4, *stream_);
-    backend_.run(CachedAttention{.query = views_[0],
-                                 .key = views_[1],
-                                 .value = views_[2],
-                                 .lengths = lengths,
-                                 .keyCache = keys,
-                                 .valueCache = values,
-                                 .window = 0,
-                                 .scale = 0.125f,
-                                 .output = views_[4]},
-                 *stream_);
-    stream_->synchronize();
-  }
-  // Output and the three gradients.
-  std::vector<double> results() {
-    std::vector<double> all;
-    for (const std::size_t view : {4u, 5u, 6u, 7u}) {
-      const auto count = static_cast<std::size_t>(views_[view].shape.count());
-      std::vector<std::uint16_t> halves(count);
-      std::vector<float> singles(count);
-      void* to = call_.type == DType::f32 ? static_cast<void*>(singles.data()) : halves.data();
-      backend_.copyToHost(to, views_[view].data, static_cast<std::int64_t>(count) * base::byteSize(call_.type),
-                          *stream_);
-      stream_->synchronize();
-      for (std::size_t i = 0; i < count; ++i) {
-        if (call_.type == DType::f32) all.push_back(static_cast<double>(singles[i]));
-        if (call_.type == DType::bf16)
-          all.push_back(static_cast<double>(toFloat(std::bit_cast<__nv_bfloat16>(halves[i]))));
-        if (call_.type == DType::f16) all.push_back(static_cast<double>(toFloat(std::bit_cast<__half>(halves[i]))));
-      }
-    }
-    return all;
-  }
-
- private:
-  void* allocate(std::int64_t bytes) { return memories_.emplace_back(backend_.allocate(bytes)); }
-  TensorView tensor(std::int64_t heads, DType drawnAs) {
-    const Shape shape = {1, call_.time, heads, call_.size};
-    const auto count = static_cast<std::size_t>(shape.count());
-    base::RandomStream random(3, views_.size());
-    std::vector<float> singles(count);
-    std::vector<std::uint16_t> halves(count);
-    for (std::size_t i = 0; i < count; ++i) {
-      singles[i] = static_cast<float>(stored(drawnAs, static_cast<double>(random.nextNormal())));
-      halves[i] = call_.type == DType::f16 ? std::bit_cast<std::uint16_t>(fromFloat<__half>(singles[i]))
-                                           : std::bit_cast<std::uint16_t>(fromFloat<__nv_bfloat16>(singles[i]));
-    }
-    const std::int64_t size = base::byteSize(call_.type), bytes = shape.count() * size;
-    void* memory = static_cast<std::byte*>(allocate(bytes + call_.shift * size)) + call_.shift * size;
-    backend_.copyToDevice(memory, call_.type == DType::f32 ? static_cast<const void*>(singles.data()) : halves.data(),
-                          bytes, *stream_);
-    stream_->synchronize();
-    return TensorView(memory, call_.type, shape);
-  }
-
-  Backend& backend_;
-  Call call_;
-  std::unique_ptr<Stream> stream_;
-  std::vector<void*> memories_;
-  std::vector<TensorView> views_;  // query, key, value, gradOutput, output, gradQuery, gradKey, gradValue
-  TensorView documentStart_, logSumExp_;
-};
-
 // Whether the tensor cores ran, from the reads of their fragments.
 bool readsFragments(const std::function<void()>& run) {
   simt::reset_stats();
@@ -393,7 +266,7 @@ TEST(AttentionPath, aFallbackIsLoggedOnceForItsReason) {
   passes.backward();
   boost::log::core::get()->flush();
   const std::string said = base::readFile(log);
-  const std::string reason = "not the tensor cores: the head size is 56, not 64, 80, 96 or 128";
+  const std::string reason = "is not for own flash attention on mma.sync: the head size is 56, not 64, 80, 96 or 128";
   const std::size_t first = said.find(reason);
   EXPECT_NE(first, std::string::npos) << said;
   EXPECT_EQ(said.find(reason, first + 1), std::string::npos) << said;
@@ -448,20 +321,108 @@ TEST(AttentionPath, isChosenByNameAndByTheDevice) {
   device.name = "GPU";
   device.major = 8;
   device.sharedBytesPerBlock = 99 * 1024;
-  EXPECT_EQ(chooseAttentionPath("auto", device).path, AttentionPath::tensorCores);
-  EXPECT_EQ(chooseAttentionPath("mma", device).path, AttentionPath::tensorCoresOnly);
-  EXPECT_EQ(chooseAttentionPath("reference", device).path, AttentionPath::plain);
-  EXPECT_NE(chooseAttentionPath("auto", device).description.find("auto rejected reference: "), std::string::npos);
-  EXPECT_EQ(refusal([&] { chooseAttentionPath("flash", device); }),
-            "there is no attention path 'flash'; --attention can be auto, mma or reference");
+  const auto choose = [&](const std::string& name, const std::string& cudnn = "") {
+    return AttentionPaths(name, device, cudnn, cudnn.empty() ? "none here" : "");
+  };
+  using enum AttentionKernels;
+  EXPECT_TRUE(choose("auto").tries(tensorCores));
+  EXPECT_FALSE(choose("auto").tries(AttentionKernels::cudnn));
+  EXPECT_TRUE(choose("auto", "cuDNN 9").tries(AttentionKernels::cudnn));
+  EXPECT_FALSE(choose("mma", "cuDNN 9").tries(AttentionKernels::cudnn));
+  EXPECT_FALSE(choose("reference", "cuDNN 9").tries(AttentionKernels::cudnn));
+  EXPECT_FALSE(choose("reference").tries(tensorCores));
+  EXPECT_NE(choose("auto").description().find("auto rejected cudnn: none here; reference: "), std::string::npos);
+  EXPECT_EQ(choose("auto", "cuDNN 9").description().find("cuDNN 9, else own flash attention on mma.sync"), 0u);
+  EXPECT_EQ(refusal([&] { choose("flash"); }),
+            "there is no attention path 'flash'; --attention can be auto, cudnn, mma or reference");
+  EXPECT_EQ(refusal([&] { choose("cudnn"); }), "--attention cudnn cannot run: none here; use --attention auto");
 
   device.sharedBytesPerBlock = 64 * 1024;
-  EXPECT_NE(chooseAttentionPath("auto", device).description.find("auto rejected mma: GPU gives a block 65536 bytes"),
-            std::string::npos);
-  EXPECT_EQ(chooseAttentionPath("auto", device).path, AttentionPath::plain);
+  EXPECT_NE(choose("auto").description().find("mma: GPU gives a block 65536 bytes"), std::string::npos);
+  EXPECT_FALSE(choose("auto").tries(tensorCores));
   device.major = 7;
   device.minor = 5;
-  EXPECT_NE(refusal([&] { chooseAttentionPath("mma", device); }).find("GPU is sm_75"), std::string::npos);
+  EXPECT_NE(refusal([&] { choose("mma"); }).find("GPU is sm_75"), std::string::npos);
+}
+
+TEST(AttentionPath, reportsWhatRanAtWhatRateAndWhyNotOthers) {
+  const auto backend = makeCudaBackend({});
+  EXPECT_EQ(backend->attentionReport(), "");
+  Passes first(*backend, {}, DType::bf16), second(*backend, {.time = 9, .size = 48}, DType::bf16);
+  for (int call = 0; call < 3; ++call) {  // the first one is not timed
+    first.forward();
+    second.backward();
+  }
+  const std::string report = backend->attentionReport();
+  EXPECT_EQ(report.find("Attention by own flash attention on mma.sync at "), 0u) << report;
+  EXPECT_NE(report.find("FLOP/s"), std::string::npos) << report;
+  EXPECT_NE(report.find("; AttentionBackward by plain kernels at "), std::string::npos) << report;
+  EXPECT_NE(report.find("not by own flash attention on mma.sync: the head size is 48"), std::string::npos) << report;
+}
+
+TEST(AttentionPath, operationsAreThoseOfTheKeysThatAQuerySees) {
+  EXPECT_EQ(attentionOperations(2, 3, 4, 16, 0, false), 4.0 * 2 * 3 * 16 * (1 + 2 + 3 + 4));
+  EXPECT_EQ(attentionOperations(1, 1, 5, 8, 2, false), 4.0 * 8 * (1 + 2 + 2 + 2 + 2));
+  EXPECT_EQ(attentionOperations(1, 1, 5, 8, 9, true), 10.0 * 8 * 15);
+}
+
+// --- documents as sequences ------------------------------------------------------------------------------------------
+
+struct Tables {
+  std::vector<std::int32_t> starts, lengths, offsets;  // offsets of a tensor of 3 elements a token
+};
+
+Tables tablesOf(const std::vector<std::int32_t>& documentStart, std::int64_t time, std::int64_t capacity) {
+  const OnDevice<std::int32_t> from(documentStart);
+  DocumentTables tables{.capacity = capacity, .strides = {5, 3}, .tensors = 2};
+  const OnDevice<std::int32_t> memory(std::vector<std::int32_t>(static_cast<std::size_t>(tables.count()), -7));
+  tables.memory = memory.data();
+  Context context;
+  const auto rows = static_cast<std::int64_t>(documentStart.size()) / time;
+  fillTables({from.data(), DType::i32, {rows, time}}, tables, context);
+  const std::vector<std::int32_t> all = memory.contents();
+  const auto part = [&](const std::int32_t* begin, std::int64_t count) {
+    const auto at = all.begin() + (begin - tables.memory);
+    return std::vector<std::int32_t>(at, at + count);
+  };
+  return {part(tables.starts(), capacity + 1), part(tables.lengths(), capacity), part(tables.offsets(1), capacity + 1)};
+}
+
+TEST(DocumentTables, sequencesAreTheDocumentsOfAllRowsInTheirOrder) {
+  const Tables tables = tablesOf({0, 0, 2, 2, 2, 0, 1, 1, 1, 4}, 5, 8);
+  EXPECT_EQ(tables.starts, (std::vector<std::int32_t>{0, 2, 5, 6, 9, 10, 10, 10, 10}));
+  EXPECT_EQ(tables.lengths, (std::vector<std::int32_t>{2, 3, 1, 3, 1, 0, 0, 0}));
+  EXPECT_EQ(tables.offsets, (std::vector<std::int32_t>{0, 6, 15, 18, 27, 30, 30, 30, 30}));
+}
+
+TEST(DocumentTables, rowsLongerThanABlockAndFullTablesHoldThem) {
+  constexpr std::int64_t time = 600;
+  std::vector<std::int32_t> documentStart, want;
+  for (std::int32_t row = 0; row < 3; ++row) {
+    for (std::int32_t place = 0; place < time; ++place) {
+      const bool begins = place % (17 + row) == 0;
+      documentStart.push_back(begins ? place : documentStart.back());
+      if (begins) want.push_back(row * static_cast<std::int32_t>(time) + place);
+    }
+  }
+  const auto count = static_cast<std::int64_t>(want.size());
+  want.push_back(3 * time);
+  EXPECT_EQ(tablesOf(documentStart, time, count).starts, want);
+  // One place too few: what is there still ends where all tokens do, so that nobody reads beyond.
+  want.erase(want.end() - 2);
+  EXPECT_EQ(tablesOf(documentStart, time, count - 1).starts, want);
+}
+
+TEST(DocumentTables, statisticsGoFromHeadsToTokensAndBack) {
+  std::vector<float> byHead(2 * 3 * 5);
+  for (std::size_t i = 0; i < byHead.size(); ++i) byHead[i] = static_cast<float>(i);
+  const OnDevice<float> from(byHead), byToken(std::vector<float>(30)), back(std::vector<float>(30));
+  Context context;
+  headsToTokens(from.data(), byToken.data(), {2, 3, 5}, context);
+  tokensToHeads(byToken.data(), back.data(), {2, 3, 5}, context);
+  EXPECT_EQ(back.contents(), byHead);
+  EXPECT_EQ(byToken.contents()[1], byHead[5]);    // token 0 of row 0, head 1
+  EXPECT_EQ(byToken.contents()[15], byHead[15]);  // token 0 of row 1, head 0
 }
 
 }  // namespace

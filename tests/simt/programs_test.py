@@ -99,6 +99,48 @@ class Training(unittest.TestCase):
         self.assert_follows(train("muon-gpu", 6, ranks=2, **options)[0], train_on_cpu("muon-cpu", 6, **options), 1e-3)
 
 
+class EightBits(unittest.TestCase):
+    OPTIONS = {"model": WIDE, "precision": "bf16", "fp8": True}
+
+    def test_losses_follow_the_cpus_rounding_and_resume_bit_for_bit(self):
+        expected = train_on_cpu("cpu8", 8, **self.OPTIONS)
+        whole, log = train("whole8", 8, **self.OPTIONS)
+        self.assertIn("linear layers of 8-bit floats: 4 ", log)
+        Training.assert_follows(self, whole, expected, 2e-2)
+        train("halves8", 8, checkpoint_every=5, **self.OPTIONS)
+        shutil.rmtree(world.path("halves8") / "checkpoints" / "step-00000008")
+        again, _ = train("halves8", 8, checkpoint_every=5, **self.OPTIONS)
+        self.assertEqual(again, whole)
+        self.assertEqual(world.tensors("halves8"), world.tensors("whole8"))
+
+    def test_a_gpu_without_them_and_wide_storage_are_refused_with_the_reason(self):
+        arguments = world.arguments(world.path("none8"), 1, device="cuda", **SMALL, **self.OPTIONS)
+        ended = run(2, PRETRAIN, *arguments, environment={**EMULATED, "SIMT_ARCH": "80"})
+        self.assertEqual(ended.code, 2, ended)
+        self.assertIn("--fp8 cannot run here: emulated sm_80 is sm_80, and products of 8-bit floats begin with sm_89",
+                      ended.err)
+        arguments = world.arguments(world.path("none8"), 1, **SMALL, model=WIDE, precision="fp32", fp8=True)
+        ended = run(1, "pretrain", *arguments)
+        self.assertEqual(ended.code, 2, ended)
+        self.assertIn("give --precision bf16", ended.err)
+
+
+class Attention(unittest.TestCase):
+    def test_what_ran_and_its_rate_stand_in_the_log_in_run_json_and_in_the_answer(self):
+        arguments = world.arguments(world.path("paths"), 2, device="cuda", **SMALL, model=WIDE, precision="bf16")
+        ended = succeed(1, PRETRAIN, *arguments, "--json", environment=EMULATED, seconds=300)
+        report = json.loads((world.path("paths") / "run.json").read_text())["attention"]
+        self.assertRegex(report, "^Attention by own flash attention on mma.sync at [0-9.]+ .?FLOP/s.*; AttentionBackward by")
+        self.assertIn("attention: " + report, ended.err)
+        self.assertRegex(json.loads(ended.out)["attention"], "^Attention by own flash attention on mma.sync at ")
+
+    def test_a_path_that_is_not_there_is_a_usage_error_with_the_reason(self):
+        arguments = world.arguments(world.path("no-cudnn"), 1, device="cuda", **SMALL, model=WIDE, attention="cudnn")
+        ended = run(1, PRETRAIN, *arguments, environment=EMULATED)
+        self.assertEqual(ended.code, 2, ended)
+        self.assertIn("--attention cudnn cannot run: ", ended.err)
+
+
 class Writing(unittest.TestCase):
     def test_greedy_text_is_the_cpus(self):
         train_on_cpu("model", 60)

@@ -233,7 +233,8 @@ kernels::Attention attentionOperation(const Call& call) {
           .window = attributes.window,
           .scale = attributes.scale,
           .output = headsOf(call.output(0), 0, layout.heads, layout.headSize),
-          .logSumExp = call.output(1)};
+          .logSumExp = call.output(1),
+          .documents = call.documents()};
 }
 
 kernels::AttentionBackward attentionBackwardOperation(const Call& call) {
@@ -251,7 +252,8 @@ kernels::AttentionBackward attentionBackwardOperation(const Call& call) {
           .scale = attributes.scale,
           .gradQuery = gradients.query,
           .gradKey = gradients.key,
-          .gradValue = gradients.value};
+          .gradValue = gradients.value,
+          .documents = call.documents()};
 }
 
 // --- attention over a cache ------------------------------------------------------------------------------------------

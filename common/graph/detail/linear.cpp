@@ -112,7 +112,8 @@ kernels::Linear linearOperation(const Call& call) {
           .bias = call.input(2),
           .activation = call.attributes<LinearAttributes>().activation,
           .preActivation = call.outputRows(0),
-          .output = call.outputRows(1)};
+          .output = call.outputRows(1),
+          .fp8 = call.fp8State()};
 }
 
 kernels::LinearBackwardInput linearBackwardInputOperation(const Call& call) {
@@ -120,7 +121,8 @@ kernels::LinearBackwardInput linearBackwardInputOperation(const Call& call) {
           .weight = call.input(1),
           .activation = call.attributes<LinearAttributes>().activation,
           .preActivation = call.inputRows(2),
-          .gradInput = call.outputRows(0)};
+          .gradInput = call.outputRows(0),
+          .fp8 = call.fp8State()};
 }
 
 kernels::LinearBackwardWeight linearBackwardWeightOperation(const Call& call) {
@@ -128,7 +130,8 @@ kernels::LinearBackwardWeight linearBackwardWeightOperation(const Call& call) {
           .input = call.inputRows(1),
           .gradWeight = call.output(0),
           .gradBias = call.output(1),
-          .accumulate = call.accumulate(0)};
+          .accumulate = call.accumulate(0),
+          .fp8 = call.fp8State()};
 }
 
 void checkCrossEntropy(const Checker& checker) {

@@ -109,8 +109,8 @@ class GradientBuilder {
 // One run of a node.
 class Call {
  public:
-  Call(const Node& node, std::span<const kernels::TensorView> views, bool firstMicroBatch)
-      : node_(node), views_(views), firstMicroBatch_(firstMicroBatch) {}
+  Call(const Node& node, std::span<const kernels::TensorView> views, bool firstMicroBatch, std::int64_t documents)
+      : node_(node), views_(views), firstMicroBatch_(firstMicroBatch), documents_(documents) {}
 
   // Views of the operands; empty for absent ones.
   kernels::TensorView input(int index) const { return view(node_.inputs[static_cast<std::size_t>(index)]); }
@@ -123,6 +123,13 @@ class Call {
   bool accumulate(int output) const {
     return !firstMicroBatch_ || node_.addsToOutput[static_cast<std::size_t>(output)];
   }
+  // Of a linear layer whose operands are to be rounded to 8 bits; empty for others.
+  kernels::TensorView fp8State() const {
+    const auto* attributes = std::get_if<LinearAttributes>(&node_.attributes);
+    return attributes == nullptr ? kernels::TensorView() : view(attributes->fp8);
+  }
+  // In the rows of this run; 0: unknown.
+  std::int64_t documents() const { return documents_; }
   template <class T>
   const T& attributes() const {
     return std::get<T>(node_.attributes);
@@ -142,6 +149,7 @@ class Call {
   const Node& node_;
   std::span<const kernels::TensorView> views_;
   bool firstMicroBatch_;
+  std::int64_t documents_;
 };
 
 // OperatorEntry::run, of the function that says which operands of a call are which of the kernel's.

@@ -1,5 +1,6 @@
 #include "tests/kernels/operators/backends.h"
 
+#include <cstdlib>
 #include <map>
 #include <tuple>
 
@@ -27,7 +28,9 @@ Backend& backendFor(const BackendChoice& choice, int threads, const std::string&
   if (backend) return *backend;
   if (choice.name == "cpu") backend = makeCpuBackend({.threads = threads, .matrixLibrary = matrixLibrary});
 #ifdef TANDEM_TEST_CUDA
-  if (choice.name == "cuda") backend = makeCudaBackend({});
+  // TANDEM_TEST_ATTENTION is the path of attention to look at; auto without it.
+  const char* const attention = std::getenv("TANDEM_TEST_ATTENTION");
+  if (choice.name == "cuda") backend = makeCudaBackend({.attention = attention == nullptr ? "auto" : attention});
 #endif
   if (choice.name == "reference") backend = makeReferenceBackend();
   return *backend;

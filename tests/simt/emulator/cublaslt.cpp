@@ -5,6 +5,7 @@
 //
 // SIMT_CUBLASLT_CANDIDATES=n makes the heuristic name n algorithms (one without it), the first of them slow.
 #include <cublasLt.h>
+#include <cuda_fp8.h>
 
 #include <chrono>
 #include <cmath>
@@ -34,6 +35,8 @@ struct Operation {
   void* auxiliary;
   std::int64_t auxiliary_ld;
   std::int32_t bias_type, auxiliary_type;  // -1: as D
+  const float *factor_a, *factor_b;        // of 8-bit operands
+  std::int8_t fast;
 };
 struct Layout {
   cudaDataType_t type;
@@ -86,12 +89,18 @@ cublasStatus_t refuse(cublasStatus_t status, const char* why) {
 
 // --- elements --------------------------------------------------------------------------------------------------------
 
+bool is_fp8(cudaDataType_t type) { return type == CUDA_R_8F_E4M3 || type == CUDA_R_8F_E5M2; }
 std::size_t width(cudaDataType_t type) {
+  if (is_fp8(type)) return 1;
   return type == CUDA_R_32F ? 4 : type == CUDA_R_16BF || type == CUDA_R_16F ? 2 : 0;
 }
 float get(const void* data, std::size_t i, cudaDataType_t type) {
   if (type == CUDA_R_32F) return static_cast<const float*>(data)[i];
   if (type == CUDA_R_16BF) return __bfloat162float(static_cast<const __nv_bfloat16*>(data)[i]);
+  if (is_fp8(type)) {
+    return __half2float(__nv_cvt_fp8_to_halfraw(static_cast<const __nv_fp8_storage_t*>(data)[i],
+                                                type == CUDA_R_8F_E4M3 ? __NV_E4M3 : __NV_E5M2));
+  }
   return __half2float(static_cast<const __half*>(data)[i]);
 }
 void put(void* data, std::size_t i, cudaDataType_t type, float value) {
@@ -171,8 +180,39 @@ cublasStatus_t check_shapes(Problem& p) {
   return CUBLAS_STATUS_SUCCESS;
 }
 
+// Products of 8-bit floats: where the device has them, of rows by transposed rows of multiples of 16.
+cublasStatus_t check_fp8(const Problem& p) {
+  const Operation& o = p.operation;
+  int major = 0, minor = 0;
+  cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0);
+  cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, 0);
+  if (10 * major + minor < 89) return refuse(CUBLAS_STATUS_NOT_SUPPORTED, "no 8-bit products before sm_89");
+  if (!is_fp8(p.a.type) || !is_fp8(p.b.type) || (p.a.type == CUDA_R_8F_E5M2 && p.b.type == CUDA_R_8F_E5M2)) {
+    return refuse(CUBLAS_STATUS_NOT_SUPPORTED, "no such pair of 8-bit types");
+  }
+  if (o.transpose_a != CUBLAS_OP_T || o.transpose_b != CUBLAS_OP_N) {
+    return refuse(CUBLAS_STATUS_NOT_SUPPORTED, "8-bit operands that are not A transposed by B");
+  }
+  for (const Layout* layout : {&p.a, &p.b, &p.c, &p.d}) {
+    if (layout->rows % 16 != 0 || layout->columns % 16 != 0 || layout->ld % 16 != 0) {
+      return refuse(CUBLAS_STATUS_NOT_SUPPORTED, "extents of an 8-bit product that are not multiples of 16");
+    }
+  }
+  const bool results = p.c.type == p.d.type && !is_fp8(p.d.type) && width(p.d.type) != 0;
+  const bool epilogue =
+      o.epilogue == CUBLASLT_EPILOGUE_DEFAULT || (o.epilogue == CUBLASLT_EPILOGUE_BIAS && p.d.type != CUDA_R_32F);
+  if (!results || !epilogue || o.scale != CUDA_R_32F || o.compute != CUBLAS_COMPUTE_32F) {
+    return refuse(CUBLAS_STATUS_NOT_SUPPORTED, "no such combination with 8-bit operands");
+  }
+  return CUBLAS_STATUS_SUCCESS;
+}
+
 // The rows of the documentation's table for float32 arithmetic.
 cublasStatus_t check_types(const Problem& p) {
+  if (is_fp8(p.a.type) || is_fp8(p.b.type)) return check_fp8(p);
+  if (p.operation.factor_a != nullptr || p.operation.factor_b != nullptr || p.operation.fast != 0) {
+    return refuse(CUBLAS_STATUS_INVALID_VALUE, "factors or fast sums without 8-bit operands");
+  }
   const bool operands = p.a.type == p.b.type && width(p.a.type) != 0;
   const bool results = p.c.type == p.d.type && (p.d.type == p.a.type || p.d.type == CUDA_R_32F);
   const bool arithmetic =
@@ -222,9 +262,9 @@ std::uint64_t fingerprint(const Problem& p) {
   std::uint64_t hash = 14695981039346656037ull;
   const auto add = [&hash](std::uint64_t value) { hash = (hash ^ value) * 1099511628211ull; };
   const Operation& o = p.operation;
-  for (const std::int64_t value :
-       {std::int64_t{o.compute}, std::int64_t{o.scale}, std::int64_t{o.transpose_a}, std::int64_t{o.transpose_b},
-        std::int64_t{o.epilogue}, o.auxiliary_ld, std::int64_t{o.bias_type}, std::int64_t{o.auxiliary_type}}) {
+  for (const std::int64_t value : {std::int64_t{o.compute}, std::int64_t{o.scale}, std::int64_t{o.transpose_a},
+                                   std::int64_t{o.transpose_b}, std::int64_t{o.epilogue}, o.auxiliary_ld,
+                                   std::int64_t{o.bias_type}, std::int64_t{o.auxiliary_type}, std::int64_t{o.fast}}) {
     add(static_cast<std::uint64_t>(value));
   }
   for (const Layout* layout : {&p.a, &p.b, &p.c, &p.d}) {
@@ -279,6 +319,16 @@ cublasStatus_t check_memory(const Problem& p, const void* a, const void* b, cons
   const Operation& o = p.operation;
   const Range target = range_of(d, extent(p.d));
   std::vector<Range> read = {range_of(a, extent(p.a)), range_of(b, extent(p.b))};
+  for (const float* factor : {o.factor_a, o.factor_b}) {
+    if (factor != nullptr) read.push_back(range_of(factor, sizeof(float)));
+  }
+  if (is_fp8(p.a.type)) {
+    for (const void* matrix : {a, b, c, d}) {
+      if (reinterpret_cast<std::uintptr_t>(matrix) % 16 != 0) {
+        return refuse(CUBLAS_STATUS_NOT_SUPPORTED, "a matrix of an 8-bit product is not aligned to 16 bytes");
+      }
+    }
+  }
   if (has_bias(o.epilogue)) read.push_back(range_of(o.bias, p.m * width(p.d.type)));
   if (o.epilogue == CUBLASLT_EPILOGUE_DGELU || uses_auxiliary(o.epilogue)) {
     read.push_back(
@@ -387,6 +437,8 @@ void multiply(const Call& call) {
   const Problem& p = call.p;
   const Operation& o = p.operation;
   const bool rounds = o.compute == CUBLAS_COMPUTE_32F_FAST_TF32;
+  const float alpha =
+      call.alpha * (o.factor_a != nullptr ? *o.factor_a : 1) * (o.factor_b != nullptr ? *o.factor_b : 1);
   constexpr std::uint64_t strip = 4;
   std::vector<float> sums(p.m * strip);
   for (int batch = 0; batch < p.d.batch; ++batch) {
@@ -401,7 +453,7 @@ void multiply(const Call& call) {
       multiply_strip(p, a.data(), b.data(), first, columns, sums.data());
       for (std::uint64_t j = first; j < first + columns; ++j) {
         for (std::uint64_t i = 0; i < p.m; ++i) {
-          float value = call.alpha * sums[(j - first) * p.m + i];
+          float value = alpha * sums[(j - first) * p.m + i];
           // Without beta C is not read.
           if (call.beta != 0) value += call.beta * get(at(call.c, p.c), index(p.c, i, j), p.c.type);
           put(const_cast<char*>(at(call.d, p.d)), index(p.d, i, j), p.d.type, finished(call, value, i, j));
@@ -446,8 +498,9 @@ cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle) {
 
 cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t* made, cublasComputeType_t compute, cudaDataType_t scale) {
   *made = new cublasLtMatmulDescOpaque_t{};
-  as<Operation>(*made) = {compute, scale,   CUBLAS_OP_N, CUBLAS_OP_N, CUBLASLT_EPILOGUE_DEFAULT,
-                          nullptr, nullptr, 0,           -1,          -1};
+  as<Operation>(*made) = {
+      compute, scale, CUBLAS_OP_N, CUBLAS_OP_N, CUBLASLT_EPILOGUE_DEFAULT, nullptr, nullptr, 0, -1, -1, nullptr,
+      nullptr, 0};
   return CUBLAS_STATUS_SUCCESS;
 }
 cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t operation) {
@@ -474,6 +527,12 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t operation, cu
       return set(o.auxiliary_ld, from, bytes);
     case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE:
       return set(o.auxiliary_type, from, bytes);
+    case CUBLASLT_MATMUL_DESC_A_SCALE_POINTER:
+      return set(o.factor_a, from, bytes);
+    case CUBLASLT_MATMUL_DESC_B_SCALE_POINTER:
+      return set(o.factor_b, from, bytes);
+    case CUBLASLT_MATMUL_DESC_FAST_ACCUM:
+      return set(o.fast, from, bytes);
     default:
       return CUBLAS_STATUS_NOT_SUPPORTED;
   }

@@ -420,6 +420,7 @@ API cudaGetDeviceProperties(cudaDeviceProp* p, int) {
   p->sharedMemPerBlock = 48 * 1024;
   p->sharedMemPerBlockOptin = m.smem_optin;
   p->sharedMemPerMultiprocessor = m.smem_sm;
+  p->integrated = env_is("SIMT_INTEGRATED", "1") ? 1 : 0;
   p->maxGridSize[0] = 0x7fffffff;
   p->maxGridSize[1] = p->maxGridSize[2] = 65535;
   return cudaSuccess;

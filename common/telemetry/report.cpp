@@ -22,7 +22,7 @@ using Chart = std::vector<Series>;
 
 constexpr std::size_t mostPoints = 600;  // of a curve: more cannot be seen
 constexpr std::size_t mostCurves = 16;   // of ranks
-constexpr double width = 640, height = 180, left = 64, bottom = 22, top = 8;
+constexpr double width = 640, height = 180, left = 76, bottom = 22, top = 8;
 
 std::string escaped(std::string_view text) {
   std::string out;
@@ -47,7 +47,7 @@ std::string escaped(std::string_view text) {
   return out;
 }
 
-std::string written(double value, const char* format = "%.4g") {
+std::string written(double value, const char* format = "%.3g") {
   char text[48];
   std::snprintf(text, sizeof text, format, value);
   return text;
@@ -137,10 +137,10 @@ void addChart(const std::string& title, const Chart& chart, std::string& page) {
           "</figcaption><svg viewBox=\"0 0 640 180\" role=\"img\" aria-label=\"" + escaped(title) + "\">";
   for (const double value : {bounds.low, (bounds.low + bounds.high) / 2, bounds.high}) {
     const std::string y = written(bounds.y(value));
-    page += "<line class=\"grid\" x1=\"64\" x2=\"636\" y1=\"" + y + "\" y2=\"" + y + "\"/><text x=\"58\" y=\"" + y +
+    page += "<line class=\"grid\" x1=\"76\" x2=\"636\" y1=\"" + y + "\" y2=\"" + y + "\"/><text x=\"70\" y=\"" + y +
             "\" text-anchor=\"end\" dy=\"4\">" + written(value) + "</text>";
   }
-  page += "<text x=\"64\" y=\"176\">step " + written(bounds.leftStep, "%.0f") +
+  page += "<text x=\"76\" y=\"176\">step " + written(bounds.leftStep, "%.0f") +
           "</text><text x=\"636\" y=\"176\" text-anchor=\"end\">" + written(bounds.rightStep, "%.0f") + "</text>";
   for (std::size_t i = 0; i < chart.size(); ++i) {
     page += "<polyline style=\"stroke:" + hue(i) + "\" points=\"";

@@ -17,7 +17,8 @@ constexpr double slowDataShare = 0.1;    // of a step, spent on reading by one r
 constexpr double slowNetworkShare = 0.5;
 constexpr double slowNetworkRate = 100e6;  // bytes per second: what a link of 1 Gbit/s carries
 constexpr double slowNetworkSeconds = 0.02;
-constexpr double busyByOthers = 0.1;  // of the host's processors
+constexpr double leastExchange = 4e6;  // bytes in a step: the rate of less is that of starting it
+constexpr double busyByOthers = 0.1;   // of the host's processors
 constexpr double stolen = 0.05;
 constexpr double lowClock = 0.9;  // of the others'
 
@@ -96,7 +97,8 @@ class Window {
       own.push_back(std::ranges::min(step, {}, &RankReport::communicationSeconds).communicationSeconds);
     }
     const double seconds = median(own), rate = exchangedBytes_ / seconds;
-    if (seconds < slowNetworkShare * stepSeconds_ || seconds < slowNetworkSeconds || rate > slowNetworkRate) {
+    const bool isMeasured = exchangedBytes_ >= leastExchange && seconds >= slowNetworkSeconds;
+    if (!isMeasured || seconds < slowNetworkShare * stepSeconds_ || rate > slowNetworkRate) {
       return std::nullopt;
     }
     return Straggler{.cause = Holdup::network,

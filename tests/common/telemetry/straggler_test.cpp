@@ -173,6 +173,13 @@ TEST(Straggler, aSlowNetworkIsNobodysFault) {
   EXPECT_NE(found->text.find("12.5 MB/s"), std::string::npos) << found->text;
 }
 
+TEST(Straggler, littleExchangedSlowlySaysNothingOfTheNetwork) {
+  TrainingRun run(2, 1e5);
+  EXPECT_FALSE(run.steps(100, [](auto& reports) {
+    for (RankReport& report : reports) report.communicationSeconds = 2;
+  }));
+}
+
 TEST(Straggler, waitingForASlowRankIsNotTakenForASlowNetwork) {
   TrainingRun run(2, 25e6);
   const auto found = run.steps(20, [](auto& reports) { reports[1].computeSeconds *= 20; });

@@ -48,7 +48,10 @@ TEST_P(Operators, giveWhatTheReferenceGives) { EXPECT_EQ(compareSteps(recipe(), 
 INSTANTIATE_TEST_SUITE_P(All, Operators, testing::ValuesIn(subjects([](const Subject&) { return true; })),
                          nameOfParameter);
 
-bool isTested(const Subject& subject) { return !subject.backend->isReference; }
+// On a device float16 takes the kernels of bfloat16 with another conversion, which is compared once.
+bool isTested(const Subject& subject) {
+  return !subject.backend->isReference && (subject.backend->hasThreads || subject.type != DType::f16);
+}
 
 class TestedOperators : public Operators {};
 

@@ -30,6 +30,10 @@ struct StoredTensor {
 
 class TensorFile {
  public:
+  virtual ~TensorFile() = default;
+  TensorFile(const TensorFile&) = delete;
+  TensorFile& operator=(const TensorFile&) = delete;
+
   const std::filesystem::path& path() const { return path_; }
   // By their places in the file. No two overlap, and all lie inside the file.
   const std::vector<StoredTensor>& tensors() const { return tensors_; }

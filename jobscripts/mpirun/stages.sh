@@ -63,16 +63,16 @@ evaluate_stage() {
 }
 
 convert_stage() {
-    local export newest
+    local target newest
     export TANDEM_WATCHDOG=${watchdog}s
     newest=$run/model/checkpoints/$(printf 'step-%08d' "$(newest_step)")/checkpoint.h5
-    for export in "${exports[@]}"; do
-        if [[ -e $run/$export ]]; then # it has its name once it is complete
-            [[ $run/$export -ot $newest ]] || continue
-            rm -r "${run:?}/$export"
+    for target in "${exports[@]}"; do
+        if [[ -e $run/$target ]]; then # it has its name once it is complete
+            [[ $run/$target -ot $newest ]] || continue
+            rm -r "${run:?}/$target"
         fi
         launch "$ranks" "$bin/checkpoint-convert" export --checkpoint "$run/model" "${export_options[@]}" \
-            --threads "$threads" --output "$run/$export" || return
+            --threads "$threads" --output "$run/$target" || return
     done
 }
 

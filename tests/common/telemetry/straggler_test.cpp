@@ -197,6 +197,14 @@ TEST(Straggler, aHealthyRunRaisesNoAlarmInAThousandSteps) {
   }));
 }
 
+TEST(Straggler, aRankThatIsSlowInHalfOfItsStepsIsNotNamedYet) {
+  TrainingRun run(2);
+  int step = 0;
+  EXPECT_FALSE(run.steps(100, [&](auto& reports) {
+    if (++step % 7 < 4) reports[1].computeSeconds *= 2;
+  }));
+}
+
 TEST(Straggler, isToldOnceAndAgainWhenItComesBack) {
   TrainingRun run(2);
   run.steps(200, slowSecond);

@@ -43,7 +43,7 @@ class BadGrids(unittest.TestCase):
             self.assertIn(text, ended.err)
 
     def test_name_what_does_not_fit_and_what_would(self):
-        self.expect_refused(2, ["a grid of 4 ranks, but there are 2", "these fit: dp=2;"], shard="tp=4")
+        self.expect_refused(2, ["a grid of 4 ranks, but there are 2", "these fit: dp=2;"], shard="dp=2,tp=2")
         self.expect_refused(3, ["pp=3 is more than the model's 2 layers", "these fit: dp=3; tp=3"], shard="pp=3",
                             batch_tokens=6 * SEQUENCE)
         self.expect_refused(2, ["'xp=2'", "dp=2,tp=2,pp=1,cp=1,zero=1"], shard="xp=2")

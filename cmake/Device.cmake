@@ -11,7 +11,7 @@ if(TANDEM_CUDA)
   add_library(tandem_cuda STATIC ${cuda_sources} ${cudnn_sources})
   target_include_directories(tandem_cuda SYSTEM PUBLIC ${CUDAToolkit_INCLUDE_DIRS})
   target_link_libraries(tandem_cuda PRIVATE tandem_compile_options
-                        PUBLIC tandem_kernels CUDA::cudart_static CUDA::cublasLt)
+                        PUBLIC tandem_reference CUDA::cudart_static CUDA::cublasLt)
   if(TARGET cudnn_headers)
     target_link_libraries(tandem_cuda PRIVATE cudnn_headers)
   endif()

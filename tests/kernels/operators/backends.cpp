@@ -26,11 +26,12 @@ Backend& backendFor(const BackendChoice& choice, int threads, const std::string&
   static std::map<std::tuple<std::string, int, std::string>, std::unique_ptr<Backend>> made;
   auto& backend = made[{choice.name, threads, matrixLibrary}];
   if (backend) return *backend;
-  if (choice.name == "cpu") backend = makeCpuBackend({.threads = threads, .matrixLibrary = matrixLibrary});
 #ifdef TANDEM_TEST_CUDA
   // TANDEM_TEST_ATTENTION is the path of attention to look at; auto without it.
   const char* const attention = std::getenv("TANDEM_TEST_ATTENTION");
   if (choice.name == "cuda") backend = makeCudaBackend({.attention = attention == nullptr ? "auto" : attention});
+#else
+  if (choice.name == "cpu") backend = makeCpuBackend({.threads = threads, .matrixLibrary = matrixLibrary});
 #endif
   if (choice.name == "reference") backend = makeReferenceBackend();
   return *backend;

@@ -83,7 +83,8 @@ TEST_P(Partition, allRanksExchangeTheSameInTheSameOrder) {
     const FlatLayout layout(parameters, 2, FlatLayout::Ownership::anywhere, 300);
     EXPECT_GT(layout.buckets(), 3);
     std::vector<std::string> exchanges;
-    for (const graph::Node& node : placeReduceScatters(training, layout).nodes()) {
+    const graph::Program placed = placeReduceScatters(training, layout);
+    for (const graph::Node& node : placed.nodes()) {
       if (node.op == Operator::reduceScatter) {
         const auto bucket = std::get<graph::CollectiveAttributes>(node.attributes).bucket;
         std::string names;

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# From nothing to a language model that writes, on this machine: installs, builds, makes a small corpus of stories, then
-#   tokenize -> pretrain (two ranks) -> evaluate
+# From nothing to a small chat model, on this machine: installs, builds, makes a corpus of stories and of conversations,
+# then
+#   tokenize -> pretrain (two ranks) -> finetune -> evaluate
 # About ten minutes on two cores, building included. Run it again and it goes on where it stopped.
 #
 #   jobscripts/quickstart.sh [RUN_FOLDER]        RUN_FOLDER is runs/quickstart where none is given
@@ -37,4 +38,16 @@ launch 2 "$bin/evaluate" loss --checkpoint "$run/model" --data "$run/val.h5" --s
 
 step "letting it write"
 launch 1 "$bin/evaluate" generate --checkpoint "$run/model" --prompt "Once upon a time there was a girl named Rosa" \
-    --max-tokens 220 --temperature 0.7 --top-p 0.95 --seed 5
+    --max-tokens 120 --temperature 0.7 --top-p 0.95 --seed 5
+
+step "teaching it conversations"
+for part in train test; do
+    [[ -s $run/chat-$part.jsonl ]] || "$bin/make-conversations" --part "$part" >"$run/chat-$part.jsonl"
+done
+launch 2 "$bin/finetune" --config data/recipes/quickstart-chat.toml --checkpoint "$run/model" --data "$run/chat-train.jsonl" \
+    --val "$run/chat-test.jsonl" --output "$run/chat"
+
+step "asking it"
+printf '%s\n' "Who are you?" "What is 2 plus 3?" "How do you spell star?" "Who is Rosa?" |
+    "$bin/evaluate" chat --checkpoint "$run/chat" --temperature 0
+echo "go on by: $bin/evaluate chat --checkpoint $run/chat"

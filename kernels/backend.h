@@ -152,6 +152,17 @@ struct Add {  // output = left + right; output may be left's or right's memory
   TensorView output;
 };
 
+// output = factor * input, or 0 for an element that is dropped: each with the probability `rate`, as dropout_mask.h says.
+// Without keys nothing is dropped. Its own gradient: the same over gradOutput.
+struct Dropout {
+  ConstTensorView input;      // [rows, width]
+  ConstTensorView keys;       // int32 [rows, 2]; optional
+  TensorView output;          // as input; may be its memory
+  float rate = 0;             // from 0 to below 1
+  float factor = 1;           // 1 / (1 - rate) keeps the expectation
+  std::uint32_t purpose = 0;  // tells the masks of several nodes apart
+};
+
 // Heads of one fused projection: a row is [heads * headSize queries | kvHeads * headSize keys | the same of values].
 struct HeadLayout {
   std::int64_t heads = 0, kvHeads = 0, headSize = 0;
@@ -405,6 +416,7 @@ class Backend {
   virtual void run(const Activation&, Stream&) = 0;
   virtual void run(const ActivationBackward&, Stream&) = 0;
   virtual void run(const Add&, Stream&) = 0;
+  virtual void run(const Dropout&, Stream&) = 0;
   virtual void run(const Rotary&, Stream&) = 0;
   virtual void run(const RotaryBackward&, Stream&) = 0;
   virtual void run(const Attention&, Stream&) = 0;

@@ -7,5 +7,6 @@ namespace tandem::evaluate {
 
 app::Command lossCommand();      // loss, perplexity and bits per byte on datasets
 app::Command generateCommand();  // text that goes on from prompts
+app::Command chatCommand();      // a conversation at the terminal
 
 }  // namespace tandem::evaluate

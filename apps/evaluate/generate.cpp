@@ -9,7 +9,9 @@
 
 #include "apps/evaluate/commands.h"
 #include "apps/evaluate/loaded_model.h"
+#include "apps/evaluate/sampling_options.h"
 #include "apps/evaluate/text_stream.h"
+#include "apps/shared/chat.h"
 #include "common/base/files.h"
 #include "common/runtime/generator.h"
 #include "common/tokenizer/tokenizer.h"
@@ -29,6 +31,9 @@ struct GenerateOptions {
   std::int64_t batch = 8;
   std::int64_t capacity = 0;  // 0: the model's positions
   bool ignoreEnd = false;
+  bool chat = false;
+  std::string chatTemplate;
+  std::string system;
   runtime::SamplingOptions sampling;
 };
 
@@ -52,10 +57,39 @@ std::vector<std::string> readPrompts(const GenerateOptions& options) {
   return prompts;
 }
 
-// As in training: a document's begin token, then the text.
-runtime::GenerationRequest makeRequest(const tokenizer::Tokenizer& tokens, const std::string& prompt,
-                                       std::int64_t number, const GenerateOptions& options) {
+// What a prompt is written down with: as text, or as a question by a chat template.
+struct Language {
+  tokenizer::Tokenizer tokens;
+  std::optional<tokenizer::ChatEncoder> chat;
+};
+
+Language languageOf(const LoadedModel& loaded, const GenerateOptions& options) {
+  if (loaded.tokenizer.empty()) {
+    throw base::Error(base::ErrorKind::badData, "checkpoint '" + loaded.folder + "' holds no tokenizer");
+  }
+  Language language{.tokens = tokenizer::fromJson(loaded.tokenizer, "the checkpoint's tokenizer"), .chat = {}};
+  if (options.chat) {
+    language.chat.emplace(app::chooseChatTemplate(options.chatTemplate, loaded.chatTemplate, loaded.folder),
+                          language.tokens);
+  }
+  return language;
+}
+
+// As in training: a document's begin token, then the text; or a conversation up to where the answer begins.
+runtime::GenerationRequest makeRequest(Language& language, const std::string& prompt, std::int64_t number,
+                                       const GenerateOptions& options) {
+  const tokenizer::Tokenizer& tokens = language.tokens;
   runtime::GenerationRequest request{.maxTokens = options.maxTokens, .sequence = static_cast<std::uint64_t>(number)};
+  if (language.chat) {
+    std::vector<tokenizer::ChatMessage> messages;
+    if (!options.system.empty()) messages.push_back({tokenizer::ChatRole::system, options.system});
+    messages.push_back({tokenizer::ChatRole::user, prompt});
+    for (const tokenizer::TokenId id : language.chat->encode(messages, true).tokens) {
+      request.prompt.push_back(static_cast<std::int32_t>(id));
+    }
+    if (!options.ignoreEnd) request.stopTokens.push_back(static_cast<std::int32_t>(language.chat->answerEnd()));
+    return request;
+  }
   if (tokens.beginToken()) request.prompt.push_back(static_cast<std::int32_t>(*tokens.beginToken()));
   for (const tokenizer::TokenId id : tokens.encode(prompt)) request.prompt.push_back(static_cast<std::int32_t>(id));
   if (tokens.endToken() && !options.ignoreEnd)
@@ -63,14 +97,16 @@ runtime::GenerationRequest makeRequest(const tokenizer::Tokenizer& tokens, const
   return request;
 }
 
-std::vector<Answer> answer(runtime::Generator& generator, const tokenizer::Tokenizer& tokens,
-                           const std::vector<std::string>& prompts, std::int64_t firstNumber, std::int64_t stride,
-                           const GenerateOptions& options, bool streams) {
+std::vector<Answer> answer(runtime::Generator& generator, Language& language, const std::vector<std::string>& prompts,
+                           std::int64_t firstNumber, std::int64_t stride, const GenerateOptions& options,
+                           bool streams) {
+  const tokenizer::Tokenizer& tokens = language.tokens;
   std::vector<runtime::GenerationRequest> requests;
   std::vector<TextStream> texts;
   for (std::size_t i = 0; i < prompts.size(); ++i) {
-    requests.push_back(makeRequest(tokens, prompts[i], firstNumber + static_cast<std::int64_t>(i) * stride, options));
-    texts.emplace_back(options.stops);
+    requests.push_back(makeRequest(language, prompts[i], firstNumber + static_cast<std::int64_t>(i) * stride, options));
+    texts.emplace_back(options.stops,
+                       options.chat ? TextStream::Beginning::withoutBlanks : TextStream::Beginning::asItIs);
   }
   auto onToken = [&](std::int64_t index, std::int32_t token) {
     TextStream& text = texts[static_cast<std::size_t>(index)];
@@ -141,6 +177,9 @@ int run(comm::Communicator& world, const app::CommonOptions& common, const Gener
     check(options.sampling);
     if (options.batch < 1) throw base::Error(base::ErrorKind::usage, "--batch must be at least 1");
     if (options.maxTokens < 1) throw base::Error(base::ErrorKind::usage, "--max-tokens must be at least 1");
+    if (!options.chat && (!options.chatTemplate.empty() || !options.system.empty())) {
+      throw base::Error(base::ErrorKind::usage, "--chat-template and --system are for --chat");
+    }
     prompts = readPrompts(options);
   });
   const LoadedModel loaded = loadModel(world, common, options.model);
@@ -152,9 +191,7 @@ int run(comm::Communicator& world, const app::CommonOptions& common, const Gener
   const auto start = std::chrono::steady_clock::now();
   std::vector<Answer> answers;
   comm::agreeOn(world, [&] {
-    if (loaded.tokenizer.empty())
-      throw base::Error(base::ErrorKind::badData, "checkpoint '" + loaded.folder + "' holds no tokenizer");
-    const tokenizer::Tokenizer tokens = tokenizer::fromJson(loaded.tokenizer, "the checkpoint's tokenizer");
+    Language language = languageOf(loaded, options);
     if (own.empty()) return;
     const std::int64_t batch = std::min<std::int64_t>(options.batch, static_cast<std::int64_t>(own.size()));
     const std::int64_t capacity = options.capacity > 0
@@ -163,13 +200,14 @@ int run(comm::Communicator& world, const app::CommonOptions& common, const Gener
     const train::Device device = loaded.device();
     runtime::Generator generator(loaded.configuration, *loaded.parameters, batch, capacity, device.backend,
                                  device.stream, device.arena);
-    if (streams) std::cout << own.front() << std::flush;
+    if (streams && !options.chat) std::cout << own.front() << std::flush;
     for (std::size_t first = 0; first < own.size(); first += static_cast<std::size_t>(batch)) {
       const std::size_t end = std::min(own.size(), first + static_cast<std::size_t>(batch));
       const std::vector<std::string> part(own.begin() + static_cast<std::ptrdiff_t>(first),
                                           own.begin() + static_cast<std::ptrdiff_t>(end));
       const auto number = static_cast<std::int64_t>(rank + first * ranks);
-      for (Answer& done : answer(generator, tokens, part, number, static_cast<std::int64_t>(ranks), options, streams)) {
+      for (Answer& done :
+           answer(generator, language, part, number, static_cast<std::int64_t>(ranks), options, streams)) {
         answers.push_back(std::move(done));
       }
     }
@@ -179,7 +217,8 @@ int run(comm::Communicator& world, const app::CommonOptions& common, const Gener
     app::printJson(dumpLenient(all));
   } else if (rank == 0 && !streams) {
     for (const Json& one : all)
-      std::cout << one["prompt"].get<std::string>() << one["text"].get<std::string>() << "\n\n";
+      std::cout << one["prompt"].get<std::string>() << (options.chat ? "\n" : "") << one["text"].get<std::string>()
+                << "\n\n";
   }
   printSpeed(all, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
   return 0;
@@ -189,40 +228,34 @@ int run(comm::Communicator& world, const app::CommonOptions& common, const Gener
 
 app::Command generateCommand() {
   const auto options = std::make_shared<GenerateOptions>();
-  return {.name = "generate",
-          .purpose = "Goes on from prompts; several are shared out over ranks, and the answers do not depend on how.",
-          .declare =
-              [options](CLI::App& app) {
-                declareModelOptions(app, options->model);
-                app.add_option("--prompt", options->prompts, "Text to go on from; may be given several at once")
-                    ->type_name("TEXT");
-                app.add_option("--prompt-file", options->promptFile, "A prompt a line")
-                    ->check(CLI::ExistingFile)
-                    ->type_name("FILE");
-                app.add_option("--stop", options->stops, "Texts that end an answer and are not part of it")
-                    ->type_name("TEXT");
-                app.add_option("--max-tokens", options->maxTokens, "Of an answer")->type_name("TOKENS");
-                app.add_option("--batch", options->batch, "Answers written at once")->type_name("SEQUENCES");
-                app.add_option("--context", options->capacity,
-                               "Tokens of prompt and answer together; 0: the model's positions")
-                    ->type_name("TOKENS");
-                app.add_flag("--ignore-end", options->ignoreEnd, "Write on past the end-of-text token");
-                app.add_option("--temperature", options->sampling.temperature, "0: always the most likely token")
-                    ->type_name("NUMBER");
-                app.add_option("--top-k", options->sampling.topK, "Keep the k most likely tokens; 0: all")
-                    ->type_name("TOKENS");
-                app.add_option("--top-p", options->sampling.topP, "Keep the most likely tokens that sum to p")
-                    ->type_name("PART");
-                app.add_option("--min-p", options->sampling.minP,
-                               "Keep tokens that are p times as likely as the likeliest")
-                    ->type_name("PART");
-                app.add_option("--repetition-penalty", options->sampling.repetitionPenalty,
-                               "Above 1: avoid tokens seen before")
-                    ->type_name("NUMBER");
-                app.add_option("--seed", options->sampling.seed, "Of the random choices")->type_name("NUMBER");
-              },
-          .run = [options](comm::Communicator& world,
-                           const app::CommonOptions& common) { return run(world, common, *options); }};
+  return {
+      .name = "generate",
+      .purpose = "Goes on from prompts; several are shared out over ranks, and the answers do not depend on how.",
+      .declare =
+          [options](CLI::App& app) {
+            declareModelOptions(app, options->model);
+            app.add_option("--prompt", options->prompts, "Text to go on from; may be given several at once")
+                ->type_name("TEXT");
+            app.add_option("--prompt-file", options->promptFile, "A prompt a line")
+                ->check(CLI::ExistingFile)
+                ->type_name("FILE");
+            app.add_flag("--chat", options->chat, "Prompts are questions, and the answers the model's turns");
+            app.add_option("--chat-template", options->chatTemplate,
+                           "tandem, chatml, llama3, mistral or zephyr; without it the checkpoint's own")
+                ->type_name("NAME");
+            app.add_option("--system", options->system, "With --chat: what the system says first")->type_name("TEXT");
+            app.add_option("--stop", options->stops, "Texts that end an answer and are not part of it")
+                ->type_name("TEXT");
+            app.add_option("--max-tokens", options->maxTokens, "Of an answer")->type_name("TOKENS");
+            app.add_option("--batch", options->batch, "Answers written at once")->type_name("SEQUENCES");
+            app.add_option("--context", options->capacity,
+                           "Tokens of prompt and answer together; 0: the model's positions")
+                ->type_name("TOKENS");
+            app.add_flag("--ignore-end", options->ignoreEnd, "Write on past the end-of-text token");
+            declareSamplingOptions(app, options->sampling);
+          },
+      .run = [options](comm::Communicator& world,
+                       const app::CommonOptions& common) { return run(world, common, *options); }};
 }
 
 }  // namespace tandem::evaluate

@@ -2,6 +2,7 @@
 
 #include <optional>
 
+#include "common/checkpoint/chat_template.h"
 #include "common/checkpoint/model_source.h"
 #include "common/model/transformer.h"
 #include "common/train/model_state.h"
@@ -13,6 +14,8 @@ void declareModelOptions(CLI::App& app, ModelOptions& options) {
   app.add_option("--checkpoint", options.checkpoint,
                  "A run folder (its newest complete step), one step's folder, a Hugging Face folder or a GGUF file")
       ->required()
+      ->type_name("PATH");
+  app.add_option("--base", options.base, "Where the model is that the checkpoint's adapters belong to, if it was moved")
       ->type_name("PATH");
   app.add_option("--precision", options.precision, "Storage of weights and activations: fp32, bf16 or fp16")
       ->type_name("NAME");
@@ -31,7 +34,8 @@ LoadedModel loadModel(comm::Communicator& world, const app::CommonOptions& commo
   const train::Device device = loaded.device();
   loaded.groups =
       std::make_unique<train::RankGroups>(world, device, grid.value_or(sharding::Grid{.data = world.size()}));
-  const std::unique_ptr<checkpoint::ModelSource> source = checkpoint::openModel(world, options.checkpoint);
+  const std::unique_ptr<checkpoint::ModelSource> source =
+      train::openWithAdapters(world, options.checkpoint, options.base);
   comm::agreeOn(world, [&] {
     if (grid && options.quantize != "none") {
       throw base::Error(base::ErrorKind::usage, "--quantize " + options.quantize + " and --shard " + grid->text() +
@@ -39,6 +43,7 @@ LoadedModel loadModel(comm::Communicator& world, const app::CommonOptions& commo
     }
     loaded.configuration = source->configuration();
     loaded.tokenizer = source->metadata().tokenizer;
+    loaded.chatTemplate = checkpoint::chatTemplateOf(source->metadata());
     loaded.step = source->metadata().step;
     loaded.folder = source->place().string();
     loaded.sequenceLength = train::trainedSequenceLength(*source);

@@ -16,6 +16,7 @@ namespace tandem::evaluate {
 
 struct ModelOptions {
   std::string checkpoint;
+  std::string base;  // of a checkpoint that holds adapters alone; empty: where it was
   std::string precision = "fp32";
   std::string quantize = "none";
   app::DeviceOptions device;
@@ -27,7 +28,8 @@ void declareModelOptions(CLI::App& app, ModelOptions& options);
 struct LoadedModel {
   app::ChosenDevice chosen;
   model::Configuration configuration;
-  std::string tokenizer;  // tokenizer.json text
+  std::string tokenizer;     // tokenizer.json text
+  std::string chatTemplate;  // Jinja; empty for none
   std::int64_t step = 0;
   std::string folder;               // of the checkpoint's step
   std::int64_t sequenceLength = 0;  // of the rows that it was trained on

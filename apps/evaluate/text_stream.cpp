@@ -20,6 +20,9 @@ std::size_t endOfWholeCharacters(std::string_view text) {
 
 void TextStream::append(std::string_view bytes) {
   if (stopped_) return;
+  if (beginning_ == Beginning::withoutBlanks && text_.empty()) {
+    bytes.remove_prefix(std::min(bytes.find_first_not_of(' '), bytes.size()));
+  }
   const std::size_t before = text_.size();
   text_ += bytes;
   std::size_t cut = std::string::npos;

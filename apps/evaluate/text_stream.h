@@ -10,7 +10,11 @@ namespace tandem::evaluate {
 
 class TextStream {
  public:
-  explicit TextStream(std::vector<std::string> stops) : stops_(std::move(stops)) {}
+  // Some chat templates put a blank in front of an answer, which is no part of it.
+  enum class Beginning { asItIs, withoutBlanks };
+
+  explicit TextStream(std::vector<std::string> stops, Beginning beginning = Beginning::asItIs)
+      : stops_(std::move(stops)), beginning_(beginning) {}
 
   void append(std::string_view bytes);
   // Whether a stop text has come; text() then ends before it.
@@ -26,6 +30,7 @@ class TextStream {
   std::size_t readyEnd() const;
 
   std::vector<std::string> stops_;
+  Beginning beginning_;
   std::string text_;
   std::size_t shown_ = 0;
   bool stopped_ = false;

@@ -1,30 +1,17 @@
 // pretrain: trains a language model from scratch, or goes on with a run.
 
 #include <iostream>
-#include <nlohmann/json.hpp>
 
 #include "apps/shared/device.h"
 #include "apps/shared/program.h"
 #include "apps/shared/run_plan.h"
 #include "apps/shared/training_options.h"
-#include "apps/shared/version.h"
 #include "common/base/signals.h"
 #include "common/train/trainer.h"
 
 namespace {
 
 using namespace tandem;
-
-// What run.json and every checkpoint say of how the run was made.
-std::string describeRun(comm::Communicator& world, const app::CommonOptions& common) {
-  nlohmann::ordered_json options;
-  for (const auto& [name, value] : common.used) options[name] = value;
-  return nlohmann::ordered_json{
-      {"program", "pretrain"},     {"version", app::version()},
-      {"options", options},        {"ranks", world.size()},
-      {"threads", common.threads}, {"hosts", comm::allGatherTexts(world, base::identity().host)}}
-      .dump(2);
-}
 
 int pretrain(comm::Communicator& world, const app::CommonOptions& common, const train::TrainOptions& declared,
              const app::TrainingTexts& texts) {
@@ -39,7 +26,7 @@ int pretrain(comm::Communicator& world, const app::CommonOptions& common, const 
   base::watchStopSignals();
   const app::ChosenDevice chosen = app::chooseDevice(world, common, texts.device);
   app::chooseMicroBatch(world, &chosen, texts, options);
-  train::Trainer trainer(world, chosen.device(), options, describeRun(world, common));
+  train::Trainer trainer(world, chosen.device(), options, app::describeRun(world, common, "pretrain"));
   const int code = trainer.run();
   if (common.json) app::printJson(trainer.summary());
   return code;

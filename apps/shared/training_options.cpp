@@ -3,7 +3,9 @@
 #include <charconv>
 #include <cmath>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 
+#include "apps/shared/version.h"
 #include "common/base/error.h"
 #include "common/base/units.h"
 #include "common/data/batch_stream.h"
@@ -67,15 +69,19 @@ void declareTrainingOptions(CLI::App& app, train::TrainOptions& options, Trainin
       ->required()
       ->check(CLI::ExistingFile)
       ->type_name("FILE");
+  declareRunOptions(app, options, texts);
+  app.get_option("--batch-tokens")->required();
+  app.get_option("--sequence-length")->required();
+}
+
+void declareRunOptions(CLI::App& app, train::TrainOptions& options, TrainingTexts& texts) {
   app.add_option("--data", options.data, "Training datasets, each with an optional weight")->type_name("FILE[:WEIGHT]");
   app.add_option("--val", options.validation, "Datasets to evaluate on")->check(CLI::ExistingFile)->type_name("FILE");
   app.add_option("--output", options.output, "Run folder: checkpoints, metrics, run.json")->type_name("FOLDER");
   app.add_option("--steps", options.steps, "Steps of the whole run")->type_name("STEPS");
   app.add_option("--tokens", texts.tokens, "The same in tokens, instead of --steps")->type_name("TOKENS");
-  app.add_option("--batch-tokens", options.batchTokens, "Tokens of a step, over all ranks")
-      ->required()
-      ->type_name("TOKENS");
-  app.add_option("--sequence-length", options.sequenceLength, "Tokens of a row")->required()->type_name("TOKENS");
+  app.add_option("--batch-tokens", options.batchTokens, "Tokens of a step, over all ranks")->type_name("TOKENS");
+  app.add_option("--sequence-length", options.sequenceLength, "Tokens of a row")->type_name("TOKENS");
   app.add_option("--micro-batch", texts.microBatch,
                  "Rows that a rank computes at once; 0: enough to be fast; auto: the most that fit into memory")
       ->type_name("ROWS|auto");
@@ -159,7 +165,9 @@ train::TrainOptions completeTrainingOptions(train::TrainOptions options, const T
   options.onStraggler = train::parseOnStraggler(texts.onStraggler);
   check(options);
   if (!(texts.memoryLimit >= 0)) refuse("--memory-limit must be 0 (what is free) or above");
-  if ((options.steps > 0) == (texts.tokens > 0) && !texts.dryRun) refuse("give either --steps or --tokens, above zero");
+  if (options.epochs == 0 && (options.steps > 0) == (texts.tokens > 0) && !texts.dryRun) {
+    refuse("give either --steps or --tokens, above zero");
+  }
   if (texts.tokens > 0) options.steps = (texts.tokens + options.batchTokens - 1) / options.batchTokens;
   if (texts.dryRun) return options;
   if (!texts.cluster.empty()) refuse("--cluster plans for other machines than these; it goes with --dry-run");
@@ -170,6 +178,16 @@ train::TrainOptions completeTrainingOptions(train::TrainOptions options, const T
   }
   if (options.output.empty()) refuse("--output is required");
   return options;
+}
+
+std::string describeRun(comm::Communicator& world, const CommonOptions& common, const std::string& program) {
+  nlohmann::ordered_json options;
+  for (const auto& [name, value] : common.used) options[name] = value;
+  return nlohmann::ordered_json{
+      {"program", program},        {"version", version()},
+      {"options", options},        {"ranks", world.size()},
+      {"threads", common.threads}, {"hosts", comm::allGatherTexts(world, base::identity().host)}}
+      .dump(2);
 }
 
 }  // namespace tandem::app

@@ -31,6 +31,12 @@ struct TrainingTexts {
 
 void declareTrainingOptions(CLI::App& app, train::TrainOptions& options, TrainingTexts& texts);
 
+// The same without what is to be trained and how much of it at once, for finetune, which has defaults for these.
+void declareRunOptions(CLI::App& app, train::TrainOptions& options, TrainingTexts& texts);
+
+// What run.json and every checkpoint say of how the run was made. Collective.
+std::string describeRun(comm::Communicator& world, const CommonOptions& common, const std::string& program);
+
 // What a run is asked to do. Throws Error of kind usage for what cannot be meant.
 train::TrainOptions completeTrainingOptions(train::TrainOptions options, const TrainingTexts& texts);
 

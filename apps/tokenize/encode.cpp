@@ -4,6 +4,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "apps/shared/chat.h"
 #include "apps/shared/progress.h"
 #include "apps/tokenize/load_tokenizer.h"
 #include "apps/tokenize/text_input.h"
@@ -26,6 +27,8 @@ struct Settings {
   std::string validationOutput;
   bool noBegin = false;
   bool noEnd = false;
+  bool chat = false;
+  std::string chatTemplate;
   data::EncodeSettings encode;
 };
 
@@ -49,6 +52,12 @@ void declare(CLI::App& options, Settings& settings) {
       ->type_name("INTEGER");
   options.add_flag("--no-begin", settings.noBegin, "Do not begin documents with the tokenizer's begin token");
   options.add_flag("--no-end", settings.noEnd, "Do not end documents with the tokenizer's end token");
+  options.add_flag("--chat", settings.chat,
+                   "Records are conversations, written down by a chat template, with a loss mask on the answers");
+  options
+      .add_option("--chat-template", settings.chatTemplate,
+                  "With --chat: tandem, chatml, llama3, mistral or zephyr; without it that of --tokenizer")
+      ->type_name("NAME");
   options.add_flag("--parse-special", settings.encode.parseSpecial,
                    "Text that reads like a special token is that token, not text");
 }
@@ -64,6 +73,9 @@ void check(Settings& settings) {
   }
   if (hasOutput && settings.validationOutput == settings.output) {
     throw Error(ErrorKind::usage, "--output and --val-output are the same file '" + settings.output + "'");
+  }
+  if (!settings.chat && !settings.chatTemplate.empty()) {
+    throw Error(ErrorKind::usage, "--chat-template is for --chat");
   }
   settings.encode.output = settings.output;
   settings.encode.addBegin = !settings.noBegin;
@@ -108,6 +120,13 @@ int encode(comm::Communicator& world, const CommonOptions& common, Settings& set
   comm::agreeOn(world, [&] { check(settings); });
   settings.encode.threads = common.threads;
   const tokenizer::Tokenizer tokenizer = loadTokenizer(world, settings.tokenizer, settings.pattern);
+  if (settings.chat) {
+    const std::string jinja = loadChatTemplate(world, settings.tokenizer);
+    comm::agreeOn(world, [&] {
+      settings.encode.chat = chooseChatTemplate(settings.chatTemplate, jinja, settings.tokenizer);
+      tokenizer::ChatEncoder(*settings.encode.chat, tokenizer);  // says what the tokenizer lacks
+    });
+  }
   const std::vector<data::TextFile> files = findInput(world, settings.input);
   const auto start = std::chrono::steady_clock::now();
   std::unique_ptr<Progress> progress;

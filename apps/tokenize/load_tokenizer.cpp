@@ -1,11 +1,12 @@
 #include "apps/tokenize/load_tokenizer.h"
 
 #include <filesystem>
+#include <nlohmann/json.hpp>
 #include <optional>
 
 #include "common/base/error.h"
 #include "common/base/files.h"
-#include "common/checkpoint/checkpoint.h"
+#include "common/checkpoint/chat_template.h"
 #include "common/hdf5/hdf5.h"
 #include "common/tokenizer/tiktoken.h"
 #include "common/tokenizer/tokenizer_json.h"
@@ -68,7 +69,38 @@ Tokenizer makeTokenizer(const std::string& text, const std::string& path, const 
   return tokenizer::fromTiktoken(text, tokenizer::parsePattern(pattern), path);
 }
 
+// Of a Hugging Face folder, in the two places where it may stand.
+std::string readTemplateOfFolder(const std::filesystem::path& folder) {
+  if (std::filesystem::exists(folder / "chat_template.jinja")) return base::readFile(folder / "chat_template.jinja");
+  if (!std::filesystem::exists(folder / "tokenizer_config.json")) return {};
+  const std::string text = base::readFile(folder / "tokenizer_config.json");
+  const auto config = nlohmann::json::parse(text, nullptr, false);
+  const bool says = config.is_object() && config.contains("chat_template") && config["chat_template"].is_string();
+  return says ? config["chat_template"].get<std::string>() : "";
+}
+
+std::string readTemplate(const std::filesystem::path& path) {
+  const bool isFolder = std::filesystem::is_directory(path);
+  if (isFolder && (std::filesystem::exists(path / "checkpoints") || std::filesystem::exists(path / "checkpoint.h5"))) {
+    return checkpoint::chatTemplateOf(checkpoint::readMetadata(path));
+  }
+  if (isFolder || !readStart(path).starts_with(hdf5Signature)) {
+    return readTemplateOfFolder(isFolder ? path : path.has_parent_path() ? path.parent_path() : ".");
+  }
+  const hdf5::File file = hdf5::File::open(path);
+  if (file.has("/companions")) return checkpoint::chatTemplateOf({.companions = file.readText("/companions")});
+  return file.has("/chat_template") ? file.readText("/chat_template") : "";
+}
+
 }  // namespace
+
+std::string loadChatTemplate(comm::Communicator& world, const std::string& path) {
+  std::string text;
+  comm::agreeOn(world, [&] {
+    if (world.rank() == 0) text = readTemplate(path);
+  });
+  return comm::broadcastText(world, std::move(text), 0);
+}
 
 Tokenizer loadTokenizer(comm::Communicator& world, const std::string& path, const std::string& pattern) {
   std::string text;

@@ -12,4 +12,8 @@ namespace tandem::app {
 // one step's folder. What is read is read by rank 0 alone. Collective.
 tokenizer::Tokenizer loadTokenizer(comm::Communicator& world, const std::string& path, const std::string& pattern);
 
+// The chat template (Jinja) that belongs to it: of a dataset or checkpoint its own, else what stands beside
+// tokenizer.json in chat_template.jinja or tokenizer_config.json. Empty for none. Collective.
+std::string loadChatTemplate(comm::Communicator& world, const std::string& path);
+
 }  // namespace tandem::app

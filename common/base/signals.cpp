@@ -2,13 +2,16 @@
 
 #include <unistd.h>
 
-#include <csignal>
 #include <initializer_list>
 
 namespace tandem::base {
 namespace {
 
 volatile std::sig_atomic_t received = 0;
+
+volatile std::sig_atomic_t interruption = 0;
+
+void noteInterruption(int) { interruption = 1; }
 
 void remember(int signal) {
   if (signal == SIGINT && received == SIGINT) _exit(128 + SIGINT);
@@ -26,5 +29,18 @@ void watchStopSignals() {
 }
 
 int stopSignal() { return received; }
+
+InterruptWatch::InterruptWatch() {
+  interruption = 0;
+  struct sigaction action {};
+  action.sa_handler = &noteInterruption;
+  sigemptyset(&action.sa_mask);
+  action.sa_flags = SA_RESTART;
+  sigaction(SIGINT, &action, &before_);
+}
+
+InterruptWatch::~InterruptWatch() { sigaction(SIGINT, &before_, nullptr); }
+
+bool InterruptWatch::interrupted() const { return interruption != 0; }
 
 }  // namespace tandem::base

@@ -81,6 +81,8 @@ class Writer {
   // Copies the pieces and returns; writing goes on in the background. Finishes the save before it first. Replaces a
   // step of the same number.
   void save(const Metadata& metadata, std::span<const LocalTensor> tensors, const CopyToHost& copy = {});
+  // From the next save on this step is left in the folder, however many follow it. One step at a time.
+  void protect(std::int64_t step);
   // Drives the save under way and never blocks, so that it is committed as soon as every rank has written its shard.
   void poll();
   // Waits for the save under way. When it failed on any rank, throws the reason on every rank: the step before stays
@@ -130,6 +132,9 @@ class Reader {
 // What a checkpoint says of itself, chosen as Reader chooses, but by checkpoint.h5 alone: its shards are not looked at.
 // Not collective.
 Metadata readMetadata(const std::filesystem::path& path);
+
+// Where a step lies in its run folder.
+std::filesystem::path relativePathOf(std::int64_t step);
 
 // The complete steps of a run folder, ascending. Empty when there are none.
 std::vector<std::int64_t> completeSteps(const std::filesystem::path& run);

@@ -246,6 +246,8 @@ Metadata readMetadata(const fs::path& path) {
   return index.metadata;
 }
 
+std::filesystem::path relativePathOf(std::int64_t step) { return detail::stepsFolder({}) / detail::stepName(step); }
+
 std::vector<std::int64_t> completeSteps(const fs::path& run) {
   std::vector<std::int64_t> steps = detail::stepsOf(run);
   std::erase_if(steps, [&](std::int64_t step) {

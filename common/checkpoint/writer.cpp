@@ -88,6 +88,7 @@ class Writer::Implementation {
 
   void save(const Metadata& metadata, std::span<const LocalTensor> tensors, const CopyToHost& copy) {
     finish();
+    keptBesides_ = protected_;
     start_ = std::chrono::steady_clock::now();
     metadata_ = metadata;
     try {
@@ -101,6 +102,8 @@ class Writer::Implementation {
     orders_.hurried = false;
     shardJob_.emplace([this] { detail::writeShard(*file_, image_.bytes(), orders_); });
   }
+
+  void protect(std::int64_t step) { protected_ = step; }
 
   void poll() {
     while (advance()) {
@@ -226,7 +229,7 @@ class Writer::Implementation {
     TANDEM_LOG(info) << "saved step " << metadata_.step << ": " << base::formatBytes(bytes) << " in "
                      << base::formatDuration(seconds) << ", "
                      << base::formatBytes(static_cast<std::int64_t>(static_cast<double>(bytes) / seconds)) << "/s";
-    detail::deleteOldSteps(run_, metadata_.step, keep_);
+    detail::deleteOldSteps(run_, metadata_.step, keep_, keptBesides_);
   }
 
   void endCommitting() {
@@ -254,6 +257,8 @@ class Writer::Implementation {
   std::unique_ptr<comm::Communicator> ranks_;
   fs::path run_;
   int keep_;
+  std::int64_t protected_ = -1;
+  std::int64_t keptBesides_ = -1;        // by the save under way
   std::optional<detail::RunLock> lock_;  // on rank 0
 
   Stage stage_ = Stage::idle;
@@ -284,6 +289,7 @@ Writer::~Writer() {
 void Writer::save(const Metadata& metadata, std::span<const LocalTensor> tensors, const CopyToHost& copy) {
   implementation_->save(metadata, tensors, copy);
 }
+void Writer::protect(std::int64_t step) { implementation_->protect(step); }
 void Writer::poll() { implementation_->poll(); }
 void Writer::finish() { implementation_->finish(); }
 bool Writer::idle() const { return implementation_->idle(); }

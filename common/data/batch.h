@@ -11,6 +11,7 @@
 // A window that ends with its dataset before it is full is padded: token 0, noTarget, a document of its own.
 //
 // Every token of a dataset that is a target is a target in exactly one window, so sums over all windows are exact.
+// Rows that are packed of whole documents instead are in rows.h.
 
 #include <cstdint>
 #include <span>

@@ -31,22 +31,26 @@ std::vector<std::unique_ptr<Dataset>> openAll(std::span<const WeightedPath> path
   return datasets;
 }
 
-SampleOrder orderOf(const std::vector<std::unique_ptr<Dataset>>& datasets, std::span<const WeightedPath> paths,
-                    const BatchOptions& options) {
+std::vector<Rows> rowsOf(const std::vector<std::unique_ptr<Dataset>>& datasets, const BatchOptions& options) {
   if (options.sequenceLength < 1) {
     throw Error(ErrorKind::usage, "a sequence length of " + std::to_string(options.sequenceLength) +
                                       " tokens is no length; give at least 1");
   }
-  std::vector<std::int64_t> windows;
-  for (const auto& dataset : datasets)
-    windows.push_back(trainingWindows(dataset->tokenCount(), options.sequenceLength));
-  std::vector<double> weights;
-  for (const WeightedPath& path : paths) weights.push_back(path.weight);
-  return SampleOrder(options.seed, std::move(windows), weights);
+  std::vector<Rows> rows;
+  for (const auto& dataset : datasets) rows.emplace_back(*dataset, options.sequenceLength, options.crossDocuments);
+  return rows;
 }
 
-std::int64_t windowsOf(const Dataset& dataset, std::int64_t sequenceLength, const EvaluationStream::Share& share) {
-  const std::int64_t all = evaluationWindows(dataset.tokenCount(), sequenceLength);
+SampleOrder orderOf(const std::vector<Rows>& rows, std::span<const WeightedPath> paths, std::uint64_t seed) {
+  std::vector<std::int64_t> counts;
+  for (const Rows& own : rows) counts.push_back(own.trainingCount());
+  std::vector<double> weights;
+  for (const WeightedPath& path : paths) weights.push_back(path.weight);
+  return SampleOrder(seed, std::move(counts), weights);
+}
+
+std::int64_t rowCountOf(const Rows& rows, const EvaluationStream::Share& share) {
+  const std::int64_t all = rows.evaluationCount();
   return share.maxWindows < 0 ? all : std::min(all, share.maxWindows);
 }
 
@@ -66,11 +70,19 @@ WeightedPath parseWeightedPath(const std::string& text) {
 }
 
 TrainingData::TrainingData(std::span<const WeightedPath> paths, const BatchOptions& options)
-    : options_(options), datasets_(openAll(paths)), order_(orderOf(datasets_, paths, options)) {}
+    : options_(options),
+      datasets_(openAll(paths)),
+      rows_(rowsOf(datasets_, options)),
+      order_(orderOf(rows_, paths, options.seed)) {}
 
 std::int64_t TrainingData::tokenCount() const {
   return std::accumulate(datasets_.begin(), datasets_.end(), std::int64_t{0},
                          [](std::int64_t sum, const auto& dataset) { return sum + dataset->tokenCount(); });
+}
+
+std::int64_t TrainingData::rowCount() const {
+  return std::accumulate(rows_.begin(), rows_.end(), std::int64_t{0},
+                         [](std::int64_t sum, const Rows& rows) { return sum + rows.trainingCount(); });
 }
 
 Batch TrainingData::batch(std::span<const std::int64_t> samples) const {
@@ -78,7 +90,7 @@ Batch TrainingData::batch(std::span<const std::int64_t> samples) const {
   if (!samples.empty()) batch.firstSample = samples.front();
   for (std::int64_t row = 0; row < batch.rows; ++row) {
     const Sample sample = order_(samples[static_cast<std::size_t>(row)]);
-    fillRow(batch, row, dataset(sample.dataset), sample.window, options_.crossDocuments);
+    rows(sample.dataset).fill(batch, row, sample.window);
   }
   return batch;
 }
@@ -163,15 +175,17 @@ BatchStream::BatchStream(const TrainingData& data, const Slice& slice)
 
 EvaluationStream::EvaluationStream(const Dataset& dataset, std::int64_t sequenceLength, bool crossDocuments,
                                    const Share& share)
-    : batchCount_((windowsOf(dataset, sequenceLength, share) + share.rows * share.ranks - 1) /
-                  (share.rows * share.ranks)),
+    : EvaluationStream(std::make_shared<const Rows>(dataset, sequenceLength, crossDocuments), sequenceLength, share) {}
+
+EvaluationStream::EvaluationStream(std::shared_ptr<const Rows> rows, std::int64_t sequenceLength, const Share& share)
+    : batchCount_((rowCountOf(*rows, share) + share.rows * share.ranks - 1) / (share.rows * share.ranks)),
       prefetcher_(
-          [&dataset, sequenceLength, crossDocuments, share](std::int64_t number) {
-            const std::int64_t windows = windowsOf(dataset, sequenceLength, share);
+          [rows, sequenceLength, share](std::int64_t number) {
+            const std::int64_t count = rowCountOf(*rows, share);
             Batch batch(share.rows, sequenceLength);
             batch.firstSample = (number * share.ranks + share.rank) * share.rows;
-            for (std::int64_t row = 0; row < share.rows && batch.firstSample + row < windows; ++row) {
-              fillRow(batch, row, dataset, batch.firstSample + row, crossDocuments);
+            for (std::int64_t row = 0; row < share.rows && batch.firstSample + row < count; ++row) {
+              rows->fill(batch, row, batch.firstSample + row);
             }
             return batch;
           },

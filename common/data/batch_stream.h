@@ -19,6 +19,7 @@
 
 #include "common/data/batch.h"
 #include "common/data/dataset.h"
+#include "common/data/rows.h"
 #include "common/data/sample_order.h"
 
 namespace tandem::data {
@@ -46,7 +47,9 @@ class TrainingData {
   const BatchOptions& options() const { return options_; }
   std::int64_t datasetCount() const { return static_cast<std::int64_t>(datasets_.size()); }
   const Dataset& dataset(std::int64_t index) const { return *datasets_[static_cast<std::size_t>(index)]; }
+  const Rows& rows(std::int64_t dataset) const { return rows_[static_cast<std::size_t>(dataset)]; }
   std::int64_t tokenCount() const;  // of all datasets
+  std::int64_t rowCount() const;    // of an epoch of each
   const SampleOrder& order() const { return order_; }
 
   // The batch whose row i is the sample samples[i].
@@ -55,6 +58,7 @@ class TrainingData {
  private:
   BatchOptions options_;
   std::vector<std::unique_ptr<Dataset>> datasets_;
+  std::vector<Rows> rows_;  // of each dataset
   SampleOrder order_;
 };
 
@@ -94,7 +98,7 @@ class BatchStream {
   Prefetcher prefetcher_;
 };
 
-// Every window of a dataset once, shared out over ranks. All ranks have the same number of batches, so that collectives
+// Every row of a dataset once, shared out over ranks. All ranks have the same number of batches, so that collectives
 // in a forward pass match; rows that are left over are padding, without targets.
 class EvaluationStream {
  public:
@@ -102,7 +106,7 @@ class EvaluationStream {
     std::int64_t rows = 1;  // of each batch
     std::int64_t rank = 0;
     std::int64_t ranks = 1;
-    std::int64_t maxWindows = -1;  // only the first windows of the dataset; < 0: all
+    std::int64_t maxWindows = -1;  // only the first rows of the dataset; < 0: all
     std::int64_t prefetch = 2;
   };
 
@@ -113,6 +117,8 @@ class EvaluationStream {
   Batch next() { return prefetcher_.next(); }
 
  private:
+  EvaluationStream(std::shared_ptr<const Rows> rows, std::int64_t sequenceLength, const Share& share);
+
   std::int64_t batchCount_;
   Prefetcher prefetcher_;
 };

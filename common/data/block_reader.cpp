@@ -53,6 +53,18 @@ bool isBlank(std::string_view line) { return line.find_first_not_of(" \t\r") == 
 
 using Visit = std::function<void(const Document&)>;
 
+void visitRecord(std::string_view line, const TextBlock& block, const TextFile& file, std::int64_t begin,
+                 const TextOptions& options, const Visit& visit, InputReport& report) {
+  try {
+    visit({line, block.file, begin});
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::badData) throw;
+    noteBadRecord(report, file, begin, error.message(), options);
+    return;
+  }
+  report.invalidUtf8 += detail::countInvalidUtf8(line);
+}
+
 void visitLines(const TextBlock& block, const TextFile& file, const TextOptions& options, const Visit& visit,
                 InputReport& report) {
   std::string text;
@@ -64,6 +76,10 @@ void visitLines(const TextBlock& block, const TextFile& file, const TextOptions&
     const std::int64_t begin = block.begin + (line.data() - block.bytes.data());
     rest.remove_prefix(std::min(length + 1, rest.size()));
     if (isBlank(line)) continue;
+    if (options.wholeRecords) {
+      visitRecord(line, block, file, begin, options, visit, report);
+      continue;
+    }
     if (const char* why = detail::extractText(line, options.textKey, text)) {
       noteBadRecord(report, file, begin, std::string(why) + " (key '" + options.textKey + "')", options);
     } else if (text.empty()) {

@@ -74,7 +74,7 @@ struct Document {
 };
 
 // Calls visit for each document of a block. Thread safe for different blocks. Throws Error of kind badData for a bad
-// record, unless bad records are skipped.
+// record, unless bad records are skipped. Of whole records visit decides: what it throws of that kind makes a bad one.
 InputReport forEachDocument(const TextBlock& block, const TextFile& file, const TextOptions& options,
                             const std::function<void(const Document&)>& visit);
 

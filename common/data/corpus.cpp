@@ -7,6 +7,7 @@
 #include "common/base/error.h"
 #include "common/base/hash.h"
 #include "common/base/random.h"
+#include "common/data/conversation.h"
 #include "common/data/dataset.h"
 #include "common/data/detail/ordered_pipeline.h"
 #include "common/data/detail/part.h"
@@ -133,25 +134,56 @@ bool isHeldOut(const EncodeSettings& settings, const Document& document) {
   return uniform < settings.validationFraction;
 }
 
-EncodedBlock encodeBlock(tokenizer::Encoder& encoder, const TextBlock& block, const TextFile& file,
-                         const TextOptions& text, const EncodeSettings& settings) {
+// A rank's worker: what encodes a document.
+struct Worker {
+  tokenizer::Encoder text;
+  std::optional<tokenizer::ChatEncoder> chat;
+};
+
+void addText(tokenizer::Encoder& encoder, const Document& document, const EncodeSettings& settings,
+             std::vector<TokenId>& tokens) {
   const Tokenizer& tokenizer = encoder.tokenizer();
+  if (document.starts && settings.addBegin && tokenizer.beginToken()) tokens.push_back(*tokenizer.beginToken());
+  encoder.encode(document.text, tokens, {.parseSpecial = settings.parseSpecial});
+  if (document.ends && settings.addEnd && tokenizer.endToken()) tokens.push_back(*tokenizer.endToken());
+}
+
+// The tokens of a record, those that are to be learned marked by detail::targetBit.
+void addConversation(Worker& worker, const Document& document, const EncodeSettings& settings,
+                     std::vector<TokenId>& tokens) {
+  const Conversation conversation = parseConversation(document.text);
+  if (conversation.messages.empty()) {
+    const std::size_t before = tokens.size();
+    addText(worker.text, {.text = conversation.text}, settings, tokens);
+    for (std::size_t i = before; i < tokens.size(); ++i) tokens[i] |= detail::targetBit;
+    return;
+  }
+  const tokenizer::EncodedChat encoded = worker.chat->encode(conversation.messages, false);
+  for (std::size_t i = 0; i < encoded.tokens.size(); ++i) {
+    tokens.push_back(encoded.answers[i] != 0 ? encoded.tokens[i] | detail::targetBit : encoded.tokens[i]);
+  }
+}
+
+EncodedBlock encodeBlock(Worker& worker, const TextBlock& block, const TextFile& file, const TextOptions& text,
+                         const EncodeSettings& settings) {
   EncodedBlock result;
   result.tokens.reserve(block.bytes.size() / 3);
   result.report = forEachDocument(block, file, text, [&](const Document& document) {
-    result.documents.push_back({.tokenBegin = result.tokens.size(),
+    const std::size_t tokenBegin = result.tokens.size();
+    if (worker.chat) {
+      addConversation(worker, document, settings, result.tokens);
+    } else {
+      try {
+        addText(worker.text, document, settings, result.tokens);
+      } catch (const Error& error) {
+        throw Error(error.kind(), "'" + file.path.string() + "', the document at byte " +
+                                      std::to_string(document.begin) + ": " + error.message());
+      }
+    }
+    result.documents.push_back({.tokenBegin = tokenBegin,
                                 .textBytes = static_cast<std::int64_t>(document.text.size()),
                                 .starts = document.starts,
                                 .validation = isHeldOut(settings, document)});
-    if (document.starts && settings.addBegin && tokenizer.beginToken())
-      result.tokens.push_back(*tokenizer.beginToken());
-    try {
-      encoder.encode(document.text, result.tokens, {.parseSpecial = settings.parseSpecial});
-    } catch (const Error& error) {
-      throw Error(error.kind(), "'" + file.path.string() + "', the document at byte " + std::to_string(document.begin) +
-                                    ": " + error.message());
-    }
-    if (document.ends && settings.addEnd && tokenizer.endToken()) result.tokens.push_back(*tokenizer.endToken());
   });
   return result;
 }
@@ -204,12 +236,15 @@ bool cutsAreSafe(const Tokenizer& tokenizer, const EncodeSettings& settings) {
 
 void encodeOwnPart(Input& input, std::span<const TextFile> files, const TextOptions& text,
                    const EncodeSettings& settings, const Tokenizer& tokenizer, Outputs& outputs, InputReport& report) {
-  std::vector<tokenizer::Encoder> encoders;
+  std::vector<Worker> workers;
   const std::int64_t share = input.total() / settings.threads + 1;
-  for (int thread = 0; thread < settings.threads; ++thread) encoders.emplace_back(tokenizer, share);
+  for (int thread = 0; thread < settings.threads; ++thread) {
+    workers.push_back({.text = tokenizer::Encoder(tokenizer, share), .chat = {}});
+    if (settings.chat) workers.back().chat.emplace(*settings.chat, tokenizer);
+  }
   runOrdered([&] { return input.next(); },
              [&](std::size_t worker, TextBlock block) {
-               return encodeBlock(encoders[worker], block, files[static_cast<std::size_t>(block.file)], text, settings);
+               return encodeBlock(workers[worker], block, files[static_cast<std::size_t>(block.file)], text, settings);
              },
              [&](EncodedBlock block) {
                outputs.take(block);
@@ -217,6 +252,14 @@ void encodeOwnPart(Input& input, std::span<const TextFile> files, const TextOpti
              },
              settings.threads);
   report.add(input.report());
+}
+
+void refuseOtherFormats(std::span<const TextFile> files) {
+  for (const TextFile& file : files) {
+    if (file.format == TextFormat::jsonLines) continue;
+    throw Error(ErrorKind::usage,
+                "'" + file.path.string() + "' is no .jsonl file, and conversations are read from these");
+  }
 }
 
 }  // namespace
@@ -262,12 +305,16 @@ EncodeSummary encodeCorpus(Communicator& communicator, const Tokenizer& tokenize
                            const CorpusProgress& progress) {
   TextOptions text = textOptions;
   text.mayCutDocuments = text.mayCutDocuments && cutsAreSafe(tokenizer, settings);
+  text.wholeRecords = settings.chat.has_value();
   std::optional<Outputs> outputs;
   EncodeSummary summary;
   comm::agreeOn(communicator, [&] {
-    outputs.emplace(detail::Part(communicator.rank(), settings.output, tokenizer.vocabularySize()));
+    if (settings.chat) refuseOtherFormats(files);
+    outputs.emplace(
+        detail::Part(communicator.rank(), settings.output, tokenizer.vocabularySize(), settings.chat.has_value()));
     if (settings.validationOutput) {
-      outputs->validation.emplace(communicator.rank(), *settings.validationOutput, tokenizer.vocabularySize());
+      outputs->validation.emplace(communicator.rank(), *settings.validationOutput, tokenizer.vocabularySize(),
+                                  settings.chat.has_value());
     }
     Input input(communicator, files, text, progress);
     encodeOwnPart(input, files, text, settings, tokenizer, *outputs, summary.report);
@@ -287,7 +334,8 @@ EncodeSummary encodeCorpus(Communicator& communicator, const Tokenizer& tokenize
                                  .tokenizerHash = tokenizer.hash(),
                                  .vocabularySize = tokenizer.vocabularySize(),
                                  .textBytes = training.textBytes,
-                                 .sources = sources};
+                                 .sources = sources,
+                                 .chatTemplate = settings.chat ? settings.chat->jinja() : ""};
   comm::agreeOn(communicator, [&] {
     if (outputs->validation) {
       DatasetDescription other = description;

@@ -19,6 +19,7 @@
 #include "common/comm/communicator.h"
 #include "common/data/block_reader.h"
 #include "common/data/text_source.h"
+#include "common/tokenizer/chat_template.h"
 #include "common/tokenizer/tokenizer.h"
 #include "common/tokenizer/word_counts.h"
 
@@ -48,6 +49,9 @@ struct EncodeSettings {
   bool addBegin = true;  // where the tokenizer has such a token
   bool addEnd = true;
   bool parseSpecial = false;
+  // Records are conversations (conversation.h), written down by this template; the datasets get a loss mask on what the
+  // assistant says, and remember the template. The three settings above then hold for records that are plain text.
+  std::optional<tokenizer::ChatTemplate> chat;
   int threads = 1;
 };
 

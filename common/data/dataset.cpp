@@ -114,6 +114,7 @@ void Dataset::readDescription() {
   description_.textBytes = requiredInteger(file_, "text_bytes");
   if (description_.textBytes < 0) bad(path(), "the attribute text_bytes", "is negative");
   description_.sources = requiredText(file_, "sources");
+  if (file_.has("/chat_template")) description_.chatTemplate = file_.readText("/chat_template");
 }
 
 void Dataset::readOffsets() {
@@ -255,6 +256,7 @@ void DatasetWriter::finish(const DatasetDescription& description) {
   offsets_->finish(*file_);
   if (lossMask_) lossMask_->finish(*file_);
   file_->writeText("/tokenizer", description.tokenizer);
+  if (!description.chatTemplate.empty()) file_->writeText("/chat_template", description.chatTemplate);
   file_->setAttribute("/", "format", formatName);
   file_->setAttribute("/", "version", datasetVersion);
   file_->setAttribute("/", "tokenizer_hash", description.tokenizerHash);

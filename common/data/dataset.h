@@ -5,11 +5,12 @@
 //   /document_offsets  uint64, n + 1 values: document i is tokens[offsets[i], offsets[i + 1])
 //   /loss_mask         uint8, optional: 1 where a token may be a target of the loss
 //   /tokenizer         the text of tokenizer.json
+//   /chat_template     Jinja, optional: what conversations were written down by (tokenizer/chat_template.h)
 //   attributes of the root: format = "tandem-dataset", version, tokenizer_hash, vocabulary_size, text_bytes, sources
 //
-// A file of ours may come from anywhere, so opening one checks all that is cheap to check (format, version, the form of the
-// tokenizer's hash, offsets) and reading checks every token against the vocabulary. What is wrong is an Error of kind badData
-// that names the file and the dataset in it.
+// A file of ours may come from anywhere, so opening one checks all that is cheap to check (format, version, the form of
+// the tokenizer's hash, offsets) and reading checks every token against the vocabulary. What is wrong is an Error of
+// kind badData that names the file and the dataset in it.
 
 #include <cstdint>
 #include <filesystem>
@@ -32,6 +33,7 @@ struct DatasetDescription {
   std::int64_t vocabularySize = 0;
   std::int64_t textBytes = 0;  // of the documents before they were encoded
   std::string sources = "[]";  // JSON: names, sizes and hashes of the files that the text came from
+  std::string chatTemplate;    // Jinja; empty for text that is no conversation
 };
 
 // Whether a file is HDF5 with our format attribute; false for anything else, never an error for what it holds.

@@ -42,6 +42,7 @@ std::vector<TextFile> findTextFiles(comm::Communicator& communicator, std::span<
 // How the bytes of the files become documents.
 struct TextOptions {
   std::string textKey = "text";
+  bool wholeRecords = false;  // of .jsonl: a document is the record as it stands, for its reader to understand
   std::optional<std::string> documentSeparator;  // of .txt files; not part of any document
   // A record that can't be read (malformed JSON, no string under the key, a compressed file that breaks off) is left
   // out and counted; otherwise it is an Error of kind badData with its file and line.

@@ -67,6 +67,13 @@ TensorId GradientBuilder::ofParameter(TensorId parameter) {
   return program_.addTensor(name, Shape(program_.tensor(parameter).shape), DType::f32, Role::gradient);
 }
 
+TensorId GradientBuilder::ofWeight(TensorId weight) {
+  if (weight == none || program_.tensor(weight).role != Role::frozen) return ofParameter(weight);
+  const Tensor frozen = program_.tensor(weight);
+  const std::string name = gradientName(frozen.name) + "#unread" + std::to_string(program_.nodes().size());
+  return program_.addTensor(name, frozen.shape, DType::f32, Role::activation);
+}
+
 void GradientBuilder::append(Operator op, std::vector<TensorId> inputs, std::vector<TensorId> outputs,
                              Attributes attributes) {
   markGradients(program_.addNode(op, std::move(inputs), std::move(outputs), std::move(attributes)));
@@ -106,7 +113,7 @@ void GradientBuilder::checkEveryParameterIsReached() const {
     throw base::Error(base::ErrorKind::usage,
                       "the parameter '" + name +
                           "' does not reach the loss, so it has no gradient; remove it, or give "
-                          "it the role input if it is frozen");
+                          "it the role frozen");
   }
 }
 

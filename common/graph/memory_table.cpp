@@ -65,9 +65,10 @@ std::vector<Row> rowsOfActivations(const Program& program) {
 }  // namespace
 
 std::string memoryTable(const Program& program, const MemoryPlan& plan, const std::vector<OtherMemory>& others) {
-  std::vector<Row> rows = {rowOfRole(program, Role::parameter, "parameters"),
-                           rowOfRole(program, Role::gradient, "gradients"), rowOfRole(program, Role::state, "states"),
-                           rowOfRole(program, Role::input, "inputs"), rowOfRole(program, Role::output, "outputs")};
+  std::vector<Row> rows = {
+      rowOfRole(program, Role::parameter, "parameters"), rowOfRole(program, Role::frozen, "frozen parameters"),
+      rowOfRole(program, Role::gradient, "gradients"),   rowOfRole(program, Role::state, "states"),
+      rowOfRole(program, Role::input, "inputs"),         rowOfRole(program, Role::output, "outputs")};
   std::erase_if(rows, [](const Row& row) { return row.tensors == 0; });
   for (const OtherMemory& other : others) rows.push_back({other.kind, 0, other.bytes});
   const std::vector<Row> activations = rowsOfActivations(program);

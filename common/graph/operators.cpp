@@ -26,6 +26,7 @@ std::array<OperatorEntry, operatorCount> makeRegistry() {
           activationEntry(),
           activationBackwardEntry(),
           addEntry(),
+          dropoutEntry(),
           rotaryEntry(),
           rotaryBackwardEntry(),
           attentionEntry(),

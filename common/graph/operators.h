@@ -13,6 +13,7 @@
 //   activation           input                                                  -> output
 //   activationBackward   gradOutput, input                                      -> gradInput
 //   add                  left, right                                            -> output
+//   dropout              input, [keys]                                          -> output
 //   rotary               input, positions, [queryWeight, keyWeight]             -> output, [reciprocal]
 //   rotaryBackward       gradOutput, positions, [input, queryWeight, keyWeight, reciprocal]
 //                                                                               -> gradInput, [gradQueryWeight,

@@ -22,10 +22,10 @@ bool endsForwardPass(const Node& node);
 
 // Appends the backward pass of the program's linearCrossEntropy node: the gradient, with respect to every parameter, of
 // gradScale * sum of losses, where `gradScale` becomes a new input float32 [1]. The gradients are tensors of role
-// gradient named gradientName(parameter), float32. Tensors used by several nodes get the sum of what flows back. A
-// weight of role input is frozen: it gets no gradient. A program that ends with a mergeCrossEntropy is treated alike;
-// one that sends its activations to the next stage receives their gradient from it. Throws Error of kind usage for a
-// program without a loss, and for a parameter that does not reach it.
+// gradient named gradientName(parameter), float32. Tensors used by several nodes get the sum of what flows back.
+// Weights of role frozen get no gradient. A program that ends with a mergeCrossEntropy is treated alike; one that sends
+// its activations to the next stage receives their gradient from it. Throws Error of kind usage for a program without a
+// loss, and for a parameter that does not reach it.
 Program differentiate(const Program& forward);
 
 enum class Recompute : std::uint8_t {

@@ -46,6 +46,10 @@ struct AttributesWriter {
     if (linear.activation != kernels::ActivationKind::none) out << " " << text(linear.activation);
   }
   void operator()(const ActivationAttributes& activation) const { out << " " << text(activation.kind); }
+  void operator()(const DropoutAttributes& dropout) const {
+    if (dropout.rate > 0) out << " rate=" << dropout.rate;
+    out << " factor=" << dropout.factor;
+  }
   void operator()(const RotaryAttributes& rotary) const { describe(out, rotary.layout); }
   void operator()(const AttentionAttributes& attention) const {
     describe(out, attention.layout);

@@ -24,6 +24,7 @@ constexpr TensorId none = -1;  // stands where an optional operand is absent
 enum class Role : std::uint8_t {
   input,       // given anew for every run: tokens, targets, positions
   parameter,   // lives outside the program; read
+  frozen,      // a parameter that is not trained: it has no gradient
   gradient,    // of a parameter; lives outside the program; added up over micro batches
   state,       // lives outside the program; read and written: a KV cache
   activation,  // lives from its first writing to its last reading; the memory plan gives it a place
@@ -51,6 +52,11 @@ struct LinearAttributes {
 };
 struct ActivationAttributes {
   kernels::ActivationKind kind = kernels::ActivationKind::none;
+};
+struct DropoutAttributes {
+  float rate = 0;
+  float factor = 1;
+  std::uint32_t purpose = 0;
 };
 struct RotaryAttributes {
   kernels::HeadLayout layout;
@@ -86,10 +92,10 @@ struct RingAttributes {
   AttentionAttributes attention;
   std::int32_t rank = 0, ranks = 1;
 };
-using Attributes =
-    std::variant<std::monostate, EmbeddingAttributes, NormAttributes, LinearAttributes, ActivationAttributes,
-                 RotaryAttributes, AttentionAttributes, QuantisedAttributes, PartialCrossEntropyAttributes,
-                 CollectiveAttributes, ExchangeAttributes, MessageAttributes, RingAttributes>;
+using Attributes = std::variant<std::monostate, EmbeddingAttributes, NormAttributes, LinearAttributes,
+                                ActivationAttributes, DropoutAttributes, RotaryAttributes, AttentionAttributes,
+                                QuantisedAttributes, PartialCrossEntropyAttributes, CollectiveAttributes,
+                                ExchangeAttributes, MessageAttributes, RingAttributes>;
 
 enum class Operator : std::uint8_t {
   embedding,
@@ -102,6 +108,7 @@ enum class Operator : std::uint8_t {
   activation,
   activationBackward,
   add,
+  dropout,  // or multiplication by a factor alone
   rotary,
   rotaryBackward,
   attention,

@@ -207,6 +207,13 @@ Program buildHead(const Configuration& c, std::int64_t batch, graph::DType stora
   return writer.program();
 }
 
+// FNV-1a.
+std::uint64_t purposeOf(const std::string& name) {
+  std::uint64_t hash = 14695981039346656037ull;
+  for (const char c : name) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211ull;
+  return hash;
+}
+
 void initialise(const Configuration& c, const std::string& parameter, std::uint64_t seed, std::int64_t begin,
                 std::span<float> target) {
   const bool isNorm = parameter.find("norm.") != std::string::npos;

@@ -34,6 +34,9 @@ graph::Program buildDecode(const Configuration& configuration, std::int64_t batc
 // The projection onto the vocabulary alone: input "hidden" [batch, width], output "logits" [batch, vocabulary].
 graph::Program buildHead(const Configuration& configuration, std::int64_t batch, graph::DType storage);
 
+// A fixed number for a parameter's name: the purpose of its random numbers.
+std::uint64_t purposeOf(const std::string& name);
+
 // The initial values of elements [begin, begin + target.size()) of a flattened parameter: normal with the deviation
 // initializer_range (projections back into the residual stream divided by sqrt(2 * layers), as GPT-2 does), ones for
 // norms, zeros for biases. A function of (seed, name, element), so every rank makes just its own piece.

@@ -94,7 +94,7 @@ graph::TensorId Executable::need(const std::string& tensor) const {
 void Executable::bind(const std::string& tensor, void* memory) {
   const graph::TensorId id = need(tensor);
   const Role role = program_.tensor(id).role;
-  TANDEM_ASSERT(role == Role::parameter || role == Role::gradient || role == Role::state,
+  TANDEM_ASSERT(role == Role::parameter || role == Role::frozen || role == Role::gradient || role == Role::state,
                 "'" + tensor + "' is not bound");
   views_[static_cast<std::size_t>(id)].data = memory;
   forgetRecordings();

@@ -39,9 +39,9 @@ sharding::FlatLayout layoutOf(std::span<const sharding::FlatLayout::Named> param
 }
 
 sharding::FlatLayout layoutOf(const graph::Program& program, int ranks, sharding::FlatLayout::Ownership ownership,
-                              const std::map<std::string, sharding::Part>& parts) {
+                              const std::map<std::string, sharding::Part>& parts, graph::Role role) {
   std::vector<sharding::FlatLayout::Named> parameters;
-  for (const graph::TensorId id : program.ofRole(graph::Role::parameter)) {
+  for (const graph::TensorId id : program.ofRole(role)) {
     const graph::Tensor& tensor = program.tensor(id);
     parameters.push_back({tensor.name, tensor.shape});
     const auto part = parts.find(tensor.name);

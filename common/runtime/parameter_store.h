@@ -46,11 +46,12 @@ class ParameterStore {
   std::shared_ptr<const QuantisedStore> matrices_;
 };
 
-// The layout of parameters over `ranks` that hold the same, and of all those of a program; `parts` says what is held here
-// of each of them, all of it where nothing is said.
+// The layout of parameters over `ranks` that hold the same, and of all those of a program, or its frozen ones; `parts`
+// says what is held here of each of them, all of it where nothing is said.
 sharding::FlatLayout layoutOf(std::span<const sharding::FlatLayout::Named> parameters, int ranks,
                               sharding::FlatLayout::Ownership ownership);
 sharding::FlatLayout layoutOf(const graph::Program& program, int ranks, sharding::FlatLayout::Ownership ownership,
-                              const std::map<std::string, sharding::Part>& parts = {});
+                              const std::map<std::string, sharding::Part>& parts = {},
+                              graph::Role role = graph::Role::parameter);
 
 }  // namespace tandem::runtime

@@ -46,6 +46,18 @@ LossEvaluator::LossEvaluator(const model::Configuration& configuration, const ru
   parameters.bindTo(executable_);
 }
 
+LossEvaluator::LossEvaluator(const model::Configuration& configuration, const runtime::ParameterStore& parameters,
+                             const AdapterOptions& adapters, const runtime::ParameterStore& frozen, std::int64_t rows,
+                             std::int64_t sequenceLength, const Device& device)
+    : rows_(rows),
+      sequenceLength_(sequenceLength),
+      groups_(nullptr),
+      executable_(lossProgram(configuration, rows, sequenceLength, parameters.storage(), adapters), device.backend,
+                  device.stream, device.arena) {
+  parameters.bindTo(executable_);
+  frozen.bindTo(executable_);
+}
+
 EvaluationResult LossEvaluator::evaluate(const data::Dataset& dataset, bool crossDocuments, std::int64_t maxTokens,
                                          comm::Communicator& communicator) {
   const std::vector<std::int32_t> byteLengths = data::tokenByteLengths(dataset.description().tokenizer);

@@ -23,9 +23,13 @@ struct EvaluationResult {
 
 class LossEvaluator {
  public:
-  // Computes batches of `rows` windows. Without groups every rank has the whole model; they live as long.
+  // Computes batches of `rows` rows. Without groups every rank has the whole model; they live as long.
   LossEvaluator(const model::Configuration& configuration, const runtime::ParameterStore& parameters, std::int64_t rows,
                 std::int64_t sequenceLength, const Device& device, RankGroups* groups = nullptr);
+  // Of a model with adapters, which are `parameters`, over ranks that each have all of it.
+  LossEvaluator(const model::Configuration& configuration, const runtime::ParameterStore& parameters,
+                const AdapterOptions& adapters, const runtime::ParameterStore& frozen, std::int64_t rows,
+                std::int64_t sequenceLength, const Device& device);
 
   // Of the first maxTokens tokens (0: all). Collective.
   EvaluationResult evaluate(const data::Dataset& dataset, bool crossDocuments, std::int64_t maxTokens,

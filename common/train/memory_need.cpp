@@ -7,7 +7,7 @@
 #include "common/model/transformer.h"
 #include "common/runtime/parameter_store.h"
 #include "common/sharding/pipeline.h"
-#include "common/train/training_step.h"
+#include "common/train/trainer.h"
 
 namespace tandem::train {
 namespace {
@@ -24,13 +24,13 @@ std::int64_t bytesOf(const graph::Program& program, graph::Role role) {
 }  // namespace
 
 MemoryNeed memoryNeed(const TrainOptions& options, int ranks) {
-  const model::Configuration configuration = model::readConfiguration(options.model);
+  const model::Configuration configuration = configurationOf(options);
   const sharding::Grid grid = gridOf(options, ranks);
   sharding::demandFitting(grid, configuration, options.sequenceLength);
   const BatchShape shape = shareOut(options, grid.data);
   // Of rank 0, which has the embedding, and in a pipeline the most micro batches in flight.
-  const sharding::PartitionedProgram loss =
-      lossPart(configuration, shape.microBatch, options.sequenceLength, options.storage, grid, {});
+  const sharding::PartitionedProgram loss = lossPart(configuration, shape.microBatch, options.sequenceLength,
+                                                     options.storage, grid, {}, adaptersOf(options.adapters));
   const graph::Program program = trainingProgram(loss.program, options.recompute);
   const std::int64_t inFlight = sharding::microBatchesInFlight(0, grid.pipeline, shape.microBatches);
   const auto ownership = options.optimizer.method == optim::Method::muon
@@ -42,8 +42,8 @@ MemoryNeed memoryNeed(const TrainOptions& options, int ranks) {
   MemoryNeed need;
   need.computing = inFlight * graph::planMemory(program).arenaBytes +
                    ownParameters * (options.storage == base::DType::f32 ? momentBytes : stateBytes);
-  for (const graph::Role role :
-       {graph::Role::parameter, graph::Role::gradient, graph::Role::state, graph::Role::input, graph::Role::output}) {
+  for (const graph::Role role : {graph::Role::parameter, graph::Role::frozen, graph::Role::gradient, graph::Role::state,
+                                 graph::Role::input, graph::Role::output}) {
     need.computing += bytesOf(program, role);
   }
   need.checkpointCopy = ownParameters * stateBytes;

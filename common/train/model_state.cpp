@@ -130,11 +130,31 @@ void restore(const checkpoint::Reader& reader, const runtime::ParameterStore& pa
   optimizer.publishMasters();
 }
 
+void beginWith(const checkpoint::ModelSource& model, const runtime::ParameterStore& parameters,
+               optim::Optimizer& optimizer, comm::Communicator& communicator, const Device& device) {
+  comm::agreeOn(communicator, [&] {
+    for (const OwnedRun& run : optimizer.ownedRuns()) {
+      const FlatParameter& parameter = parameterOf(parameters, run);
+      const checkpoint::StoredParameter& stored = model.parameter(parameter.name);
+      fillElements(optimizer.master(run), run.count, device, [&](std::int64_t begin, std::span<float> values) {
+        readPart(parameter, run.begin + begin, values, [&](std::int64_t first, std::int64_t count, float* target) {
+          model.read(stored, first, count, DType::f32, target);
+        });
+      });
+    }
+  });
+  optimizer.publishMasters();
+}
+
 void initialise(const model::Configuration& configuration, std::uint64_t seed,
                 const runtime::ParameterStore& parameters, optim::Optimizer& optimizer, const Device& device) {
   for (const OwnedRun& run : optimizer.ownedRuns()) {
     fillElements(optimizer.master(run), run.count, device, [&](std::int64_t begin, std::span<float> values) {
       const FlatParameter& parameter = parameterOf(parameters, run);
+      if (isAdapter(parameter.name)) {
+        initialiseAdapter(parameter.name, parameter.shape.last(), seed, run.begin + begin, values);
+        return;
+      }
       for (const sharding::Strip& strip : parameter.part.strips(run.begin + begin, std::ssize(values))) {
         std::span<float> target = values.subspan(static_cast<std::size_t>(strip.partBegin - run.begin - begin));
         for (std::int64_t i = 0; i < strip.repeats; ++i) {

@@ -2,8 +2,8 @@
 // What of a model and its optimizer goes into a checkpoint, under which names, and comes back out of one.
 //
 // model/NAME is the float32 master of a parameter, optimizer/first_moment/NAME and optimizer/second_moment/NAME are its
-// AdamW moments, float32 or bfloat16; shapes are those of the logical parameters. Any grid of ranks reads what any
-// other wrote.
+// AdamW moments, float32 or bfloat16; shapes are those of the logical parameters. Where adapters are learned
+// (adapters.h) there is nothing but these. Any grid of ranks reads what any other wrote.
 
 #include <string>
 #include <vector>
@@ -13,6 +13,7 @@
 #include "common/model/configuration.h"
 #include "common/optim/optimizer.h"
 #include "common/runtime/parameter_store.h"
+#include "common/train/adapters.h"
 #include "common/train/device.h"
 
 namespace tandem::train {
@@ -28,14 +29,20 @@ checkpoint::CopyToHost copyFrom(const Device& device);
 void restore(const checkpoint::Reader& reader, const runtime::ParameterStore& parameters, optim::Optimizer& optimizer,
              comm::Communicator& communicator, const Device& device);
 
-// Fills this rank's shard of the masters with initial values, then publishes the weights. Collective.
+// The same of the masters alone, with the weights of a model, however they are stored. Collective.
+void beginWith(const checkpoint::ModelSource& model, const runtime::ParameterStore& parameters,
+               optim::Optimizer& optimizer, comm::Communicator& communicator, const Device& device);
+
+// Fills this rank's shard of the masters with initial values, of a model or of adapters, then publishes the weights.
+// Collective.
 void initialise(const model::Configuration& configuration, std::uint64_t seed,
                 const runtime::ParameterStore& parameters, optim::Optimizer& optimizer, const Device& device);
 
 // Tokens of the rows that a model was trained on. An imported one does not say: its positions, but 2048 at most.
 std::int64_t trainedSequenceLength(const checkpoint::ModelSource& model);
 
-// Fills all weights of a store, for evaluation. Not collective: every rank reads what it holds of the model.
+// Fills all weights of a store, for evaluation and as frozen ones. Not collective: every rank reads what it holds of
+// the model.
 void loadWeights(const checkpoint::ModelSource& model, const runtime::ParameterStore& parameters, const Device& device);
 
 }  // namespace tandem::train

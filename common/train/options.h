@@ -14,6 +14,7 @@
 #include "common/optim/optimizer.h"
 #include "common/optim/schedule.h"
 #include "common/sharding/grid.h"
+#include "common/train/adapters.h"
 
 namespace tandem::train {
 
@@ -23,12 +24,14 @@ enum class OnStraggler { warn, checkpointAndExit };
 OnStraggler parseOnStraggler(const std::string& text);
 
 struct TrainOptions {
-  std::string model;              // path of the model configuration
+  std::string model;              // path of the model configuration; of a finetuning empty
+  std::filesystem::path base;     // the checkpoint that a finetuning begins with; empty: initial values
   std::vector<std::string> data;  // "train.h5" or "train.h5:0.25"
   std::vector<std::string> validation;
   std::filesystem::path output;  // the run folder
 
   std::int64_t steps = 0;        // of the whole run
+  std::int64_t epochs = 0;       // the same as passes over the data, where steps is 0
   std::int64_t batchTokens = 0;  // of a step, over all ranks
   std::int64_t sequenceLength = 0;
   std::int64_t microBatch = 0;  // rows a rank computes at once; 0: chosen
@@ -41,6 +44,11 @@ struct TrainOptions {
   std::int64_t maxBadSteps = 5;  // in a row
 
   std::optional<sharding::Grid> grid;  // how the model is split over the ranks; none: data parallel over all
+  // Of a finetuning
+  std::optional<AdapterOptions> adapters;  // learned instead of the weights
+  bool warmStart = false;                  // begin with the optimizer states of the base
+  bool keepBest = false;                   // the step with the best loss on the first validation set is kept besides
+  std::int64_t patience = 0;               // evaluations in a row without a better one that end the run; 0: none
 
   base::DType storage = base::DType::f32;  // of weights and activations
   optim::LossScaleOptions lossScale;       // float16 only

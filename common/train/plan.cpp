@@ -7,14 +7,16 @@
 namespace tandem::train {
 
 std::string describePlan(const TrainOptions& options, int ranks) {
-  const model::Configuration configuration = model::readConfiguration(options.model);
+  const model::Configuration configuration = configurationOf(options);
   const sharding::Grid grid = gridOf(options, ranks);
   sharding::demandFitting(grid, configuration, options.sequenceLength);
   const BatchShape shape = shareOut(options, grid.data);
-  const sharding::PartitionedProgram loss =
-      lossPart(configuration, shape.microBatch, options.sequenceLength, options.storage, grid, {});
+  const sharding::PartitionedProgram loss = lossPart(configuration, shape.microBatch, options.sequenceLength,
+                                                     options.storage, grid, {}, adaptersOf(options.adapters));
   const graph::Program program = trainingProgram(loss.program, options.recompute);
-  const std::int64_t parameters = model::buildLoss(configuration, 1, 1, options.storage).parameterCount();
+  const std::int64_t parameters = options.adapters
+                                      ? equivalentParameters(program)
+                                      : model::buildLoss(configuration, 1, 1, options.storage).parameterCount();
   const graph::MemoryPlan plan = graph::planMemory(program);
   const auto ownership = options.optimizer.method == optim::Method::muon
                              ? sharding::FlatLayout::Ownership::wholeParameters

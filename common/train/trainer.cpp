@@ -1,5 +1,6 @@
 #include "common/train/trainer.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <nlohmann/json.hpp>
@@ -8,10 +9,12 @@
 #include "common/base/log.h"
 #include "common/base/signals.h"
 #include "common/base/units.h"
+#include "common/checkpoint/chat_template.h"
 #include "common/model/transformer.h"
 #include "common/runtime/matrix_rate.h"
 #include "common/telemetry/device_limits.h"
 #include "common/telemetry/report.h"
+#include "common/tokenizer/tokenizer_json.h"
 #include "common/train/model_state.h"
 
 namespace tandem::train {
@@ -50,7 +53,72 @@ std::string percent(double share) {
   return text;
 }
 
+// Of a dataset of examples: how they lie in rows, and which were cut or left out.
+void tellOfPacking(const data::Dataset& dataset, const data::Rows& rows) {
+  if (!rows.arePacked()) return;
+  const auto list = [](const std::vector<std::int64_t>& documents) {
+    constexpr std::size_t most = 10;
+    std::string text;
+    for (std::size_t i = 0; i < std::min(most, documents.size()); ++i) {
+      text += (i > 0 ? ", " : "") + std::to_string(documents[i]);
+    }
+    return text + (documents.size() > most ? ", ..." : "");
+  };
+  const std::string name = "'" + dataset.path().filename().string() + "'";
+  TANDEM_LOG(info) << name << ": " << dataset.documentCount() << " examples packed into " << rows.trainingCount()
+                   << " rows";
+  if (!rows.cutDocuments().empty()) {
+    TANDEM_LOG(warning) << name << ": " << rows.cutDocuments().size()
+                        << " examples are longer than a row and were cut, by their number from 0: "
+                        << list(rows.cutDocuments());
+  }
+  if (!rows.documentsWithoutTarget().empty()) {
+    TANDEM_LOG(warning) << name << ": " << rows.documentsWithoutTarget().size()
+                        << " examples have nothing to learn and were left out, by their number from 0: "
+                        << list(rows.documentsWithoutTarget());
+  }
+}
+
+// A finetuning begins with a whole model of ours.
+checkpoint::Metadata metadataOfBase(const std::filesystem::path& base) {
+  const std::string place = "'" + base.string() + "'";
+  if (checkpoint::formatOf(base) != checkpoint::ModelFormat::tandem) {
+    throw Error(ErrorKind::usage, place + " is no checkpoint of ours; checkpoint-convert import makes one of it");
+  }
+  checkpoint::Metadata metadata = checkpoint::readMetadata(base);
+  if (adaptedOf(metadata)) {
+    throw Error(ErrorKind::badData, place +
+                                        " holds adapters alone, and a finetuning begins with a whole model: with their "
+                                        "base, or with both merged");
+  }
+  return metadata;
+}
+
+void checkTokenizerOfBase(const std::filesystem::path& base, const data::Dataset& dataset) {
+  const std::string text = checkpoint::readMetadata(base).tokenizer;
+  if (text.empty()) return;
+  if (tokenizer::fromJson(text, "the tokenizer of '" + base.string() + "'").hash() ==
+      dataset.description().tokenizerHash) {
+    return;
+  }
+  throw Error(ErrorKind::badData, "'" + dataset.path().string() +
+                                      "' was encoded with another tokenizer than the model '" + base.string() +
+                                      "' has; encode it with that: tokenize encode --tokenizer " + base.string());
+}
+
 }  // namespace
+
+model::Configuration configurationOf(const TrainOptions& options) {
+  if (options.base.empty()) return model::readConfiguration(options.model);
+  return model::parseConfiguration(checkpoint::readMetadata(options.base).configuration,
+                                   "in checkpoint '" + options.base.string() + "'");
+}
+
+std::int64_t equivalentParameters(const graph::Program& program) {
+  std::int64_t frozen = 0;
+  for (const graph::TensorId id : program.ofRole(graph::Role::frozen)) frozen += program.tensor(id).shape.count();
+  return program.parameterCount() + frozen * 2 / 3;
+}
 
 double modelFlopsPerToken(const model::Configuration& configuration, std::int64_t parameters,
                           std::int64_t sequenceLength) {
@@ -66,15 +134,17 @@ Trainer::Trainer(comm::Communicator& communicator, const Device& device, TrainOp
       options_(std::move(options)),
       runDescription_(std::move(runDescription)) {
   comm::agreeOn(communicator_, [&] {
-    configuration_ = model::readConfiguration(options_.model);
+    configuration_ = configurationOf(options_);
+    if (!options_.base.empty()) companions_ = metadataOfBase(options_.base).companions;
     const sharding::Grid grid = gridOf(options_, communicator_.size());
     sharding::demandFitting(grid, configuration_, options_.sequenceLength);
     refuseUnsplittable(grid);
     shape_ = shareOut(options_, grid.data);
-    options_.schedule.steps = options_.steps;
     options_.optimizer.seed = options_.seed;
     openData();
     checkFit();
+    if (options_.steps == 0) options_.steps = (options_.epochs * data_->rowCount() + shape_.rows - 1) / shape_.rows;
+    options_.schedule.steps = options_.steps;
   });
   openRunFolder();
   takeMemory();
@@ -85,7 +155,9 @@ Trainer::Trainer(comm::Communicator& communicator, const Device& device, TrainOp
   resumeOrInitialise();
   const double ownRate = runtime::measureMatrixRate(options_.storage, device_.backend, device_.stream);
   matrixRate_ = comm::allReduceScalar(communicator_, ownRate);
-  flopsPerToken_ = modelFlopsPerToken(configuration_, parameterCount(), options_.sequenceLength);
+  flopsPerToken_ = modelFlopsPerToken(
+      configuration_, options_.adapters ? equivalentParameters(step_->executable().program()) : parameterCount(),
+      options_.sequenceLength);
   watchHealth();
   describe();
 }
@@ -116,8 +188,14 @@ void Trainer::watchHealth() {
 void Trainer::takeMemory() {
   try {
     step_ = std::make_unique<TrainingStep>(configuration_, options_, shape_, communicator_, device_);
-    evaluator_ = std::make_unique<LossEvaluator>(configuration_, step_->parameters(), shape_.microBatch,
-                                                 options_.sequenceLength, device_, &step_->groups());
+    if (options_.adapters) {
+      evaluator_ =
+          std::make_unique<LossEvaluator>(configuration_, step_->parameters(), *options_.adapters, *step_->frozen(),
+                                          shape_.microBatch, options_.sequenceLength, device_);
+    } else {
+      evaluator_ = std::make_unique<LossEvaluator>(configuration_, step_->parameters(), shape_.microBatch,
+                                                   options_.sequenceLength, device_, &step_->groups());
+    }
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::device) throw;
     throw Error(ErrorKind::device,
@@ -142,6 +220,14 @@ void Trainer::refuseUnsplittable(const sharding::Grid& grid) const {
   if (options_.fp8 && !device_.backend.whyNoFp8().empty()) {
     throw Error(ErrorKind::usage, "--fp8 cannot run here: " + device_.backend.whyNoFp8());
   }
+  if (options_.adapters && options_.fp8) {
+    throw Error(ErrorKind::usage, "--fp8 is for whole weights that are trained, not for adapters beside frozen ones");
+  }
+  if (options_.adapters && (grid.tensor > 1 || grid.pipeline > 1 || grid.context > 1)) {
+    throw Error(ErrorKind::usage, "--shard " + grid.text() +
+                                      ": adapters are learned by data-parallel ranks alone; use " +
+                                      "dp=" + std::to_string(communicator_.size()));
+  }
   if (grid.tensor > 1 && options_.optimizer.method == optim::Method::muon) {
     throw Error(ErrorKind::usage, "--shard " + grid.text() + ": Muon works on whole matrices, which tp=" +
                                       std::to_string(grid.tensor) + " cuts; use tp=1 or --optimizer adamw");
@@ -156,6 +242,7 @@ void Trainer::openData() {
                                                                          .crossDocuments = options_.crossDocuments});
   if (data_->tokenCount() < 2)
     throw Error(ErrorKind::badData, "the training data holds no two tokens: there is nothing to learn");
+  for (std::int64_t i = 0; i < data_->datasetCount(); ++i) tellOfPacking(data_->dataset(i), data_->rows(i));
   for (const std::string& path : options_.validation) validation_.push_back(std::make_unique<data::Dataset>(path));
 }
 
@@ -163,10 +250,11 @@ void Trainer::checkFit() const {
   const data::DatasetDescription& first = data_->dataset(0).description();
   if (first.vocabularySize > configuration_.vocabularySize) {
     throw Error(ErrorKind::badData, "'" + data_->dataset(0).path().string() + "' has a vocabulary of " +
-                                        std::to_string(first.vocabularySize) + " tokens, the model '" + options_.model +
+                                        std::to_string(first.vocabularySize) + " tokens, the model '" + modelPlace() +
                                         "' of " + std::to_string(configuration_.vocabularySize) +
                                         "; raise vocab_size or train a smaller tokenizer");
   }
+  if (!options_.base.empty()) checkTokenizerOfBase(options_.base, data_->dataset(0));
   for (const auto& dataset : validation_) {
     if (dataset->description().tokenizerHash != first.tokenizerHash) {
       throw Error(ErrorKind::badData, "'" + dataset->path().string() + "' was encoded with another tokenizer than '" +
@@ -178,7 +266,7 @@ void Trainer::checkFit() const {
                                       " is longer than the model's " + std::to_string(configuration_.maximumPositions) +
                                       " positions (" +
                                       (configuration_.learnedPositions ? "n_positions" : "max_position_embeddings") +
-                                      " in '" + options_.model + "')");
+                                      " in '" + modelPlace() + "')");
   }
 }
 
@@ -203,12 +291,19 @@ void Trainer::resumeOrInitialise() {
       comm::allReduceScalar(communicator_, std::int64_t{holdsSteps(options_.output)}, comm::Reduction::maximum) == 1;
   // A named checkpoint is where the run begins; once it has steps of its own, the same command goes on from these.
   const bool named = options_.resume != "auto" && options_.resume != "never" && !found;
+  const std::unique_ptr<checkpoint::ModelSource> base = openBase();
   if (named || found) {
     const checkpoint::Reader reader(communicator_, named ? std::filesystem::path(options_.resume) : options_.output);
     restoreFrom(reader);
     TANDEM_LOG(info) << "resumed from '" << reader.folder().string() << "' at step " << progress_.step;
-  } else {
+  } else if (options_.base.empty() || options_.adapters) {
     initialise(configuration_, options_.seed, step_->parameters(), step_->optimizer(), device_);
+  } else if (options_.warmStart) {
+    const checkpoint::Reader reader(communicator_, base_.path);
+    restore(reader, step_->parameters(), step_->optimizer(), communicator_, device_);
+    statesStep_ = reader.metadata().step;
+  } else {
+    beginWith(*base, step_->parameters(), step_->optimizer(), communicator_, device_);
   }
   // Only now is it known that the run goes on: a refused command leaves the folder as it was.
   comm::agreeOn(communicator_, [&] {
@@ -216,6 +311,18 @@ void Trainer::resumeOrInitialise() {
     metrics_->cutBackTo(progress_.step);
     base::replaceFile(options_.output / "run.json", runDescription_ + "\n");
   });
+}
+
+// Of a finetuning: notes what the base is, and fills what is frozen. Null for any other run.
+std::unique_ptr<checkpoint::ModelSource> Trainer::openBase() {
+  if (options_.base.empty()) return nullptr;
+  std::unique_ptr<checkpoint::ModelSource> model = checkpoint::openModel(communicator_, options_.base);
+  comm::agreeOn(communicator_, [&] {
+    base_ = baseOf(model->place());
+    if (step_->frozen() != nullptr) loadWeights(*model, *step_->frozen(), device_);
+  });
+  TANDEM_LOG(info) << "begins with '" << model->place().string() << "', step " << model->metadata().step;
+  return model;
 }
 
 // What must be the same for a resumed run to see the samples that the unbroken one would have seen, and to make sense
@@ -228,20 +335,22 @@ std::string Trainer::identity() const {
     datasets.push_back(
         {{"tokens", dataset.tokenCount()}, {"tokenizer", dataset.description().tokenizerHash}, {"weight", weight}});
   }
-  return json{{"data", datasets},
-              {"optimizer", options_.optimizer.method == optim::Method::muon ? "muon" : "adamw"},
-              {"optimizer_states", options_.optimizer.states == base::DType::bf16 ? "bf16" : "fp32"},
-              {"sequence_length", options_.sequenceLength},
-              {"cross_documents", options_.crossDocuments},
-              {"seed", options_.seed}}
-      .dump();
+  json identity = {{"data", datasets},
+                   {"optimizer", options_.optimizer.method == optim::Method::muon ? "muon" : "adamw"},
+                   {"optimizer_states", options_.optimizer.states == base::DType::bf16 ? "bf16" : "fp32"},
+                   {"sequence_length", options_.sequenceLength},
+                   {"cross_documents", options_.crossDocuments},
+                   {"seed", options_.seed}};
+  if (!options_.base.empty()) identity["base"] = base_.fingerprint;
+  if (options_.adapters) identity["adapters"] = json::parse(options_.adapters->json());
+  return identity.dump();
 }
 
 void Trainer::restoreFrom(const checkpoint::Reader& reader) {
   comm::agreeOn(communicator_, [&] {
     const std::string place = "checkpoint '" + reader.folder().string() + "'";
     if (json::parse(reader.metadata().configuration) != json::parse(configuration_.json)) {
-      throw Error(ErrorKind::usage, place + " is of another model than '" + options_.model +
+      throw Error(ErrorKind::usage, place + " is of another model than '" + modelPlace() +
                                         "'; give its own, or start a new run in another --output");
     }
     json saved = json::parse(reader.metadata().progress);
@@ -259,18 +368,24 @@ void Trainer::restoreFrom(const checkpoint::Reader& reader) {
     if (optim::LossScaler* const scaler = step_->lossScaler(); scaler != nullptr && saved.contains("loss_scale")) {
       scaler->restore(saved.at("loss_scale").at("scale"), saved.at("loss_scale").at("good_steps"));
     }
+    bestLoss_ = saved.value("best_loss", 0.0);
+    bestStep_ = saved.value("best_step", std::int64_t{-1});
+    withoutGain_ = saved.value("evaluations_without_gain", std::int64_t{0});
+    statesStep_ = saved.value("states_step", std::int64_t{0});
   });
   restore(reader, step_->parameters(), step_->optimizer(), communicator_, device_);
   if (step_->fp8() != nullptr)
     step_->fp8()->restore(json::parse(reader.metadata().progress).value("fp8", json::object()).dump());
   savedStep_ = progress_.step;
+  if (bestStep_ >= 0) writer_->protect(bestStep_);
 }
 
 void Trainer::describe() const {
   const graph::Program& program = step_->executable().program();
-  TANDEM_LOG(info) << configuration_.type << " model of " << base::formatCount(static_cast<double>(parameterCount()))
-                   << " parameters on " << communicator_.size() << " ranks (" << communicator_.description() << "); "
-                   << device_.backend.description();
+  const std::int64_t learned = options_.adapters ? program.parameterCount() : parameterCount();
+  TANDEM_LOG(info) << configuration_.type << " model of " << base::formatCount(static_cast<double>(learned))
+                   << (options_.adapters ? " parameters of adapters on " : " parameters on ") << communicator_.size()
+                   << " ranks (" << communicator_.description() << "); " << device_.backend.description();
   if (options_.grid) {
     const std::string map = sharding::gridMap(communicator_, *options_.grid);
     TANDEM_LOG(info) << "grid " << options_.grid->text() << ":\n" << map;
@@ -299,25 +414,31 @@ int Trainer::run() {
                                     .rows = perRank});
   bool stopped = false;
   if (due(options_.evaluateEvery)) evaluateAll();  // what a run that was told to stop left out
-  while (progress_.step < options_.steps && !stopped) {
+  while (progress_.step < options_.steps && !stopped && !patienceIsOver()) {
     stopped = trainOneStep(stream);
     const bool last = progress_.step == options_.steps;
     if ((last || due(options_.evaluateEvery)) && !(stopped && !last)) evaluateAll();
-    if (last || stopped || due(options_.checkpointEvery)) save();
+    if (options_.keepBest && bestStep_ == progress_.step) saveBest();
+    if (last || stopped || patienceIsOver() || due(options_.checkpointEvery)) save();
   }
   writer_->finish();
   writeReport();
   if (options_.profile) {
     TANDEM_LOG(info) << "seconds by operator:\n" << profile_.text();
   }
-  if (progress_.step < options_.steps) {
+  if (progress_.step < options_.steps && !patienceIsOver()) {
     TANDEM_LOG(info) << "stopped at step " << progress_.step << " of " << options_.steps
                      << " after a complete checkpoint; run the same command to go on";
     return base::exitSubmitAgain;
   }
-  TANDEM_LOG(info) << "done: " << progress_.step << " steps, "
-                   << base::formatCount(static_cast<double>(progress_.tokens)) << " tokens, "
-                   << base::formatDuration(secondsSince(start_));
+  if (options_.keepBest && bestStep_ >= 0) {
+    TANDEM_LOG(info) << "the best step was " << bestStep_ << ", with a loss of " << bestLoss_ << " on "
+                     << validation_.front()->path().filename().string() << ": '" << (options_.output / "best").string()
+                     << "'";
+  }
+  TANDEM_LOG(info) << (patienceIsOver() ? "done early, as the validation loss does not fall any more: " : "done: ")
+                   << progress_.step << " steps, " << base::formatCount(static_cast<double>(progress_.tokens))
+                   << " tokens, " << base::formatDuration(secondsSince(start_));
   return 0;
 }
 
@@ -346,7 +467,8 @@ bool Trainer::trainOneStep(data::BatchStream& stream) {
   });
   const double dataWaitSeconds = secondsSince(start) - dataSeconds;
   const double learningRate = options_.schedule.rate(progress_.step + 1);
-  StepResult result = step_->run(*batch, progress_.step + 1 - progress_.skipped, learningRate, ownFlags());
+  const std::int64_t updates = statesStep_ + progress_.step + 1 - progress_.skipped;
+  StepResult result = step_->run(*batch, updates, learningRate, ownFlags());
   result.waitSeconds += dataWaitSeconds;
   ++progress_.step;
   progress_.skipped += result.skipped ? 1 : 0;
@@ -457,6 +579,7 @@ void Trainer::evaluateAll() {
                                          .loss = result.loss,
                                          .bitsPerByte = result.bitsPerByte,
                                          .tokens = result.targets};
+    if (options_.keepBest && dataset == validation_.front()) noteBest(result.loss);
     lastEvaluations_.push_back(telemetry::toJson(m));
     if (metrics_) metrics_->append(lastEvaluations_.back());
     char numbers[96];
@@ -467,24 +590,61 @@ void Trainer::evaluateAll() {
   }
 }
 
-void Trainer::save() {
-  if (savedStep_ == progress_.step) return;
-  const Clock::time_point start = Clock::now();
-  if (metrics_) metrics_->sync();
-  json progress{{"skipped", progress_.skipped},
-                {"tokens", progress_.tokens},
-                {"next_sample", progress_.nextSample},
-                {"evaluated_step", evaluatedStep_},
-                {"identity", json::parse(identity())}};
+void Trainer::noteBest(double loss) {
+  const bool better = bestStep_ < 0 || loss < bestLoss_;
+  withoutGain_ = better ? 0 : withoutGain_ + 1;
+  if (!better) return;
+  bestLoss_ = loss;
+  bestStep_ = progress_.step;
+}
+
+// The link RUN/best shows the step; it is set when the step is whole.
+void Trainer::saveBest() {
+  writer_->protect(bestStep_);
+  save();
+  writer_->finish();
+  comm::agreeOn(communicator_, [&] {
+    if (communicator_.rank() != 0) return;
+    const std::filesystem::path link = options_.output / "best", fresh = options_.output / "best.partial";
+    std::filesystem::remove(fresh);
+    std::filesystem::create_symlink(checkpoint::relativePathOf(bestStep_), fresh);
+    std::filesystem::rename(fresh, link);
+  });
+}
+
+// What a checkpoint remembers of the run.
+std::string Trainer::progress() const {
+  json progress = {{"skipped", progress_.skipped},
+                   {"tokens", progress_.tokens},
+                   {"next_sample", progress_.nextSample},
+                   {"evaluated_step", evaluatedStep_},
+                   {"identity", json::parse(identity())}};
   if (const optim::LossScaler* const scaler = step_->lossScaler()) {
     progress["loss_scale"] = {{"scale", scaler->scale()}, {"good_steps", scaler->goodSteps()}};
   }
   if (step_->fp8() != nullptr) progress["fp8"] = json::parse(step_->fp8()->save());
-  const checkpoint::Metadata metadata{.step = progress_.step,
-                                      .tokenizer = data_->dataset(0).description().tokenizer,
-                                      .configuration = configuration_.json,
-                                      .options = runDescription_,
-                                      .progress = progress.dump()};
+  if (!options_.base.empty()) progress["base"] = {{"path", base_.path}, {"fingerprint", base_.fingerprint}};
+  if (options_.adapters) progress["adapters"] = json::parse(options_.adapters->json());
+  if (options_.warmStart) progress["states_step"] = statesStep_;
+  if (bestStep_ >= 0) {
+    progress["best_loss"] = bestLoss_;
+    progress["best_step"] = bestStep_;
+    progress["evaluations_without_gain"] = withoutGain_;
+  }
+  return progress.dump();
+}
+
+void Trainer::save() {
+  if (savedStep_ == progress_.step) return;
+  const Clock::time_point start = Clock::now();
+  if (metrics_) metrics_->sync();
+  const checkpoint::Metadata metadata{
+      .step = progress_.step,
+      .tokenizer = data_->dataset(0).description().tokenizer,
+      .configuration = configuration_.json,
+      .options = runDescription_,
+      .progress = progress(),
+      .companions = checkpoint::withChatTemplate(companions_, data_->dataset(0).description().chatTemplate)};
   writer_->save(metadata, localTensors(step_->parameters(), step_->optimizer()), copyFrom(device_));
   savedStep_ = progress_.step;
   if (Clock::now() - lastReport_ > std::chrono::minutes(1)) {  // it reads all that was recorded

@@ -13,6 +13,7 @@
 #include "common/model/configuration.h"
 #include "common/telemetry/metrics.h"
 #include "common/telemetry/run_health.h"
+#include "common/train/adapters.h"
 #include "common/train/loss_evaluator.h"
 #include "common/train/options.h"
 #include "common/train/training_step.h"
@@ -48,6 +49,7 @@ class Trainer {
   std::int64_t parameterCount() const;  // of the whole model
   void openRunFolder();
   void resumeOrInitialise();
+  std::unique_ptr<checkpoint::ModelSource> openBase();
   void restoreFrom(const checkpoint::Reader& reader);
   void describe() const;
 
@@ -59,9 +61,14 @@ class Trainer {
   void evaluateAll();
   void save();
   void writeReport() const;
+  void noteBest(double loss);
+  void saveBest();
+  bool patienceIsOver() const { return options_.patience > 0 && withoutGain_ >= options_.patience; }
   std::int64_t ownFlags() const;
   bool due(std::int64_t every) const { return every > 0 && progress_.step % every == 0; }
   std::string identity() const;
+  std::string modelPlace() const { return options_.base.empty() ? options_.model : options_.base.string(); }
+  std::string progress() const;
 
   comm::Communicator& communicator_;
   Device device_;
@@ -84,8 +91,14 @@ class Trainer {
   Progress progress_;
   std::int64_t savedStep_ = -1;
   std::int64_t evaluatedStep_ = -1;
-  std::int64_t badSteps_ = 0;  // in a row
-  std::int64_t stepsRun_ = 0;  // by this process
+  Base base_;               // of a finetuning
+  std::string companions_;  // what goes with the base (Metadata)
+  double bestLoss_ = 0;
+  std::int64_t bestStep_ = -1;
+  std::int64_t withoutGain_ = 0;  // evaluations since the best one
+  std::int64_t statesStep_ = 0;   // the step that warm optimizer states come from
+  std::int64_t badSteps_ = 0;     // in a row
+  std::int64_t stepsRun_ = 0;     // by this process
   std::string badSamples_;
   double checkpointSeconds_ = 0;     // since the last recorded step
   double matrixRate_ = 0;            // of all ranks together
@@ -96,10 +109,16 @@ class Trainer {
   std::chrono::steady_clock::time_point lastReport_{};
 };
 
+// The parameters of a program, those that are frozen counted by two thirds: they have no gradients of their own.
+std::int64_t equivalentParameters(const graph::Program& program);
+
 // Model FLOPs of a token, forward and backward: 6 N + 12 L d T with N parameters, L layers, d the width of all heads
 // and T tokens a row (Chowdhery et al., PaLM, appendix B); the causal mask's half is not taken off.
 double modelFlopsPerToken(const model::Configuration& configuration, std::int64_t parameters,
                           std::int64_t sequenceLength);
+
+// The model that is trained: read from options.model, or from the base of a finetuning.
+model::Configuration configurationOf(const TrainOptions& options);
 
 // What --dry-run prints: parameters, memory by kind, FLOPs of a step. Reads no data.
 std::string describePlan(const TrainOptions& options, int ranks);

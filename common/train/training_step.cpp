@@ -31,11 +31,13 @@ std::vector<std::int64_t> rowBlocks(const model::Configuration& c, const shardin
 
 sharding::PartitionedProgram lossPart(const model::Configuration& configuration, std::int64_t rows,
                                       std::int64_t sequenceLength, base::DType storage, const sharding::Grid& grid,
-                                      const sharding::Coordinates& own) {
+                                      const sharding::Coordinates& own,
+                                      const std::optional<graph::Adapters>& adapters) {
   const graph::Program whole = sharding::splitOverContextRanks(
       model::buildLoss(configuration, rows, sequenceLength / grid.context, storage), own.context, grid.context);
   sharding::PartitionedProgram part = sharding::splitOverTensorRanks(
       sharding::stageProgram(whole, own.pipeline, grid.pipeline), own.tensor, grid.tensor);
+  if (adapters) part.program = graph::adapt(part.program, *adapters);
   part.program = sharding::keepWhatIsSent(part.program);
   for (const std::string& name : sharding::sharedByStages(whole, grid.pipeline)) {
     const auto found = part.parts.find(name);
@@ -71,8 +73,9 @@ void setBatchInputs(runtime::Executable& executable, const data::Batch& batch, s
 }
 
 graph::Program lossProgram(const model::Configuration& configuration, std::int64_t rows, std::int64_t sequenceLength,
-                           base::DType storage) {
-  return graph::fuse(model::buildLoss(configuration, rows, sequenceLength, storage));
+                           base::DType storage, const std::optional<AdapterOptions>& adapters) {
+  graph::Program plain = model::buildLoss(configuration, rows, sequenceLength, storage);
+  return graph::fuse(adapters ? graph::adapt(plain, adapters->forEvaluation()) : plain);
 }
 
 std::vector<optim::ParameterTraits> parameterTraits(const model::Configuration& configuration,
@@ -96,7 +99,8 @@ TrainingStep::TrainingStep(const model::Configuration& configuration, const Trai
       communicator_(communicator),
       groups_(communicator, device, gridOf(options, communicator.size())) {
   const sharding::PartitionedProgram loss =
-      lossPart(configuration, shape.microBatch, options.sequenceLength, options.storage, groups_.grid(), groups_.own());
+      lossPart(configuration, shape.microBatch, options.sequenceLength, options.storage, groups_.grid(), groups_.own(),
+               adaptersOf(options.adapters));
   graph::Program program = trainingProgram(loss.program, options.recompute);
   if (options.fp8) {
     program = graph::useFp8(program, "layers.");
@@ -109,6 +113,12 @@ TrainingStep::TrainingStep(const model::Configuration& configuration, const Trai
   if (options.storage == base::DType::f16) scaler_.emplace(options.lossScale);
   parameters_ = std::make_unique<runtime::ParameterStore>(layout, device.backend, device.stream, options.storage,
                                                           runtime::ParameterStore::Gradients::held);
+  if (options.adapters) {
+    const auto anywhere = sharding::FlatLayout::Ownership::anywhere;
+    frozen_ = std::make_unique<runtime::ParameterStore>(
+        runtime::layoutOf(program, communicator.size(), anywhere, {}, graph::Role::frozen), device.backend,
+        device.stream, options.storage, runtime::ParameterStore::Gradients::none);
+  }
   optimizer_ = std::make_unique<optim::Optimizer>(
       options.optimizer, parameterTraits(configuration, layout, options.optimizer.method), *parameters_, communicator,
       groups_.device().replicas(), device.backend, device.stream);
@@ -141,6 +151,7 @@ void TrainingStep::makeSlots(const graph::Program& program, const Device& device
     slot->executable->exchangeThrough(slot->activations.get());
     parameters_->bindTo(*slot->executable);
     if (fp8_) fp8_->bindTo(*slot->executable);
+    if (frozen_) frozen_->bindTo(*slot->executable);
     slots_.push_back(std::move(slot));
   }
 }
@@ -215,6 +226,11 @@ void TrainingStep::runForward(const data::Batch& batch, std::int64_t index, floa
   slot.activations->waitForSends();
   setBatchInputs(*slot.executable, batch, index * shape_.microBatch);
   if (slot.executable->has("gradScale")) slot.executable->setInput("gradScale", &gradScale);
+  if (slot.executable->has("dropout_keys")) {
+    const std::vector<std::int32_t> keys =
+        dropoutKeys(options_.seed, batch.firstSample + index * shape_.microBatch, shape_.microBatch);
+    slot.executable->setInput("dropout_keys", keys.data());
+  }
   // A recording is of both passes; without other stages they follow each other.
   if (!options_.cudaGraphs) slot.executable->runForward(index == 0, collectivesOf(index));
 }

@@ -48,6 +48,8 @@ class TrainingStep {
 
   RankGroups& groups() { return groups_; }
   runtime::ParameterStore& parameters() { return *parameters_; }
+  // Weights that are not trained; null when all are.
+  runtime::ParameterStore* frozen() { return frozen_.get(); }
   optim::Optimizer& optimizer() { return *optimizer_; }
   optim::LossScaler* lossScaler() { return scaler_ ? &*scaler_ : nullptr; }  // float16 only
   const runtime::Executable& executable() const { return *slots_.front()->executable; }
@@ -75,6 +77,7 @@ class TrainingStep {
   RankGroups groups_;
   std::unique_ptr<comm::Communicator> tiedStages_;  // the first and the last, where they share parameters
   std::unique_ptr<runtime::ParameterStore> parameters_;
+  std::unique_ptr<runtime::ParameterStore> frozen_;
   std::unique_ptr<optim::Optimizer> optimizer_;
   std::unique_ptr<optim::GradientExchange> exchange_;
   std::optional<optim::LossScaler> scaler_;
@@ -87,14 +90,15 @@ class TrainingStep {
 // The forward pass of a rank's part of the model, and the training program made of it.
 sharding::PartitionedProgram lossPart(const model::Configuration& configuration, std::int64_t rows,
                                       std::int64_t sequenceLength, base::DType storage, const sharding::Grid& grid,
-                                      const sharding::Coordinates& own);
+                                      const sharding::Coordinates& own,
+                                      const std::optional<graph::Adapters>& adapters = {});
 graph::Program trainingProgram(const graph::Program& loss, graph::Recompute recompute);
 
 // The same of a whole model: the program of a training step, and of a loss without gradients.
 graph::Program trainingProgram(const model::Configuration& configuration, std::int64_t rows,
                                std::int64_t sequenceLength, base::DType storage, graph::Recompute recompute);
 graph::Program lossProgram(const model::Configuration& configuration, std::int64_t rows, std::int64_t sequenceLength,
-                           base::DType storage);
+                           base::DType storage, const std::optional<AdapterOptions>& adapters = {});
 
 // Gives such a program those inputs that it has: as many rows of the batch as it computes, from firstRow on.
 void setBatchInputs(runtime::Executable& executable, const data::Batch& batch, std::int64_t firstRow);

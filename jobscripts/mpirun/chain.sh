@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# tokenize -> preflight -> pretrain -> evaluate -> convert under mpirun, on this machine or the hosts of a hostfile. What
-# is done already is not done again, so a chain that was stopped goes on by the same command.
+# tokenize -> preflight -> pretrain -> finetune -> evaluate -> convert under mpirun, on this machine or the hosts of a
+# hostfile. What is done already is not done again, so a chain that was stopped goes on by the same command.
 #
 #   mpirun/chain.sh PROFILE
 set -euo pipefail
@@ -16,7 +16,7 @@ pass_on_stop() {
     [[ -z $stage ]] || kill -TERM -- "-$stage" 2>/dev/null || true
 }
 trap pass_on_stop USR1 TERM INT HUP
-for name in tokenize preflight pretrain evaluate convert; do
+for name in tokenize preflight pretrain finetune evaluate convert; do
     [[ -z $stop_asked ]] || exit 75
     printf '\n== %s\n' "$name"
     # In a session of its own, so that Ctrl-C reaches it once, through this script, and the signal has a group to go to.

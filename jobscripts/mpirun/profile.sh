@@ -11,8 +11,10 @@
 default_settings() {
     # Paths; relative ones start at the folder that holds jobscripts/. On several hosts all must see the same files.
     bin=build/cpu/bin     # the executables
-    run=                  # what the chain makes: tokenizer.json, train.h5, val.h5, model/, evaluation.json, samples.json, exports
+    # What the chain makes: tokenizer.json, train.h5, val.h5, model/, chat/, evaluation.json, samples.json, answers.json, exports
+    run=
     corpus=()             # text files, folders or patterns
+    conversations=()      # .jsonl files to finetune on; empty: the model is not finetuned
     tokenizer=            # one to use as it is; without it one is trained and kept in the run folder
 
     # Options of the stages, beside the paths, --threads and, under Slurm, --time-limit
@@ -20,8 +22,10 @@ default_settings() {
     encode_options=()          # tokenize encode
     preflight_options=(--quick) # preflight, beside those of pretrain: it tries the run out
     pretrain_options=()        # pretrain: --config, or --model and the lengths
+    finetune_options=()        # finetune: --chat-template where the model has none
     loss_options=()            # evaluate loss
     generate_options=()        # evaluate generate; empty: nothing is written
+    chat_options=()            # evaluate generate --chat, of the finetuned model; empty: nothing is asked
     exports=()                 # what convert makes of the model in the run folder: model.gguf, a folder's name, ...
     export_options=()          # checkpoint-convert export
 
@@ -56,6 +60,7 @@ default_settings() {
     account=
     tokenize_time=04:00:00 # time limits of the jobs, as Slurm writes them
     pretrain_time=24:00:00
+    finetune_time=04:00:00
     evaluate_time=01:00:00
     convert_time=01:00:00
     # So many seconds before the job's time limit pretrain stops by itself, saves and is queued again: enough for a step,

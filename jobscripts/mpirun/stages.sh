@@ -1,7 +1,7 @@
 # shellcheck shell=bash
-# The stages of the chain, by the settings of a profile: tokenize_stage, pretrain_stage, evaluate_stage, convert_stage. To
-# be sourced, after launch.sh and profile.sh. A stage gives the exit code of the program that ended it, and what it has
-# made already is not made again. Under Slurm and outside they are the same.
+# The stages of the chain, by the settings of a profile: tokenize_stage, pretrain_stage, finetune_stage, evaluate_stage,
+# convert_stage. To be sourced, after launch.sh and profile.sh. A stage gives the exit code of the program that ended it,
+# and what it has made already is not made again. Under Slurm and outside they are the same.
 #
 # shellcheck disable=SC2154  # the settings come from read_profile
 
@@ -49,17 +49,42 @@ pretrain_stage() {
         --threads "$threads" --output "$run/model" "${limit[@]}"
 }
 
+# What the stage under way trains, a folder of the run: its steps tell whether a restart brought anything.
+training=model
+
+# finetune_stage SECONDS      as pretrain_stage; nothing to do without conversations
+finetune_stage() {
+    local limit=()
+    ((${#conversations[@]} > 0)) || return 0
+    [[ -z $1 ]] || limit=(--time-limit "${1}s")
+    export TANDEM_WATCHDOG=${watchdog}s
+    launch_stoppable "$ranks" "$bin/finetune" --checkpoint "$run/model" --data "${conversations[@]}" "${finetune_options[@]}" \
+        --threads "$threads" --output "$run/chat" "${limit[@]}"
+}
+
 evaluate_stage() {
     export TANDEM_WATCHDOG=${watchdog}s
     launch "$ranks" "$bin/evaluate" loss --checkpoint "$run/model" --data "$run/val.h5" "${loss_options[@]}" \
         --threads "$threads" --json >"$run/evaluation.partial" || return
     mv "$run/evaluation.partial" "$run/evaluation.json"
     cat "$run/evaluation.json"
+    generate_samples && answer_questions
+}
+
+generate_samples() {
     ((${#generate_options[@]} > 0)) || return 0
     launch 1 "$bin/evaluate" generate --checkpoint "$run/model" "${generate_options[@]}" --threads "$threads" --json \
         >"$run/samples.partial" || return
     mv "$run/samples.partial" "$run/samples.json"
     cat "$run/samples.json"
+}
+
+answer_questions() {
+    ((${#conversations[@]} > 0 && ${#chat_options[@]} > 0)) || return 0
+    launch "$ranks" "$bin/evaluate" generate --checkpoint "$run/chat" --chat "${chat_options[@]}" --threads "$threads" --json \
+        >"$run/answers.partial" || return
+    mv "$run/answers.partial" "$run/answers.json"
+    cat "$run/answers.json"
 }
 
 convert_stage() {
@@ -76,10 +101,10 @@ convert_stage() {
     done
 }
 
-# The newest complete step of the run, 0 where there is none.
+# The newest complete step of what is trained, 0 where there is none.
 newest_step() {
     local folder step newest=0
-    for folder in "$run"/model/checkpoints/step-*; do
+    for folder in "$run/$training"/checkpoints/step-*; do
         step=${folder##*/step-}
         [[ $step =~ ^[0-9]+$ && -f $folder/checkpoint.h5 ]] || continue # not .partial
         ((10#$step <= newest)) || newest=$((10#$step))

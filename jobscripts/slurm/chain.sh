@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Submits tokenize -> pretrain -> evaluate -> convert to Slurm, each to start when the one before has succeeded, and prints a line
+# Submits tokenize -> pretrain -> finetune -> evaluate -> convert to Slurm, each to start when the one before has succeeded, and prints a line
 # a job: stage and job id.
 #
 #   slurm/chain.sh [--dry-run] [--from STAGE] PROFILE
 #
 #   --dry-run      prints the commands instead
-#   --from STAGE   begins with pretrain, evaluate or convert
+#   --from STAGE   begins with pretrain, finetune, evaluate or convert
 #
 # A job that is queued again keeps its id, so those after it wait for its last turn. Where one fails, those after it are
 # cancelled. The log of a job is in the run folder, as tandem-STAGE-ID.log.
@@ -16,16 +16,17 @@ here=$(dirname "$(realpath "${BASH_SOURCE[0]}")")
 source "$here/../mpirun/launch.sh"
 source "$here/../mpirun/profile.sh"
 
-usage() { echo "usage: $0 [--dry-run] [--from tokenize|pretrain|evaluate|convert] PROFILE" >&2; exit 2; }
+usage() { echo "usage: $0 [--dry-run] [--from tokenize|pretrain|finetune|evaluate|convert] PROFILE" >&2; exit 2; }
 dry_run=
-stages=(tokenize pretrain evaluate convert)
+stages=(tokenize pretrain finetune evaluate convert)
 while (($#)); do
     case $1 in
         --dry-run) dry_run=1; shift ;;
         --from)
             case ${2:-} in
                 tokenize) ;;
-                pretrain) stages=(pretrain evaluate convert) ;;
+                pretrain) stages=(pretrain finetune evaluate convert) ;;
+                finetune) stages=(finetune evaluate convert) ;;
                 evaluate) stages=(evaluate convert) ;;
                 convert) stages=(convert) ;;
                 *) usage ;;
@@ -38,6 +39,8 @@ while (($#)); do
 done
 (($# == 1)) || usage
 read_profile "$1"
+# shellcheck disable=SC2154  # the settings come from read_profile
+((${#conversations[@]} > 0)) || mapfile -t stages < <(printf '%s\n' "${stages[@]}" | grep -vx finetune)
 
 previous=
 for stage in "${stages[@]}"; do

@@ -67,16 +67,18 @@ run_job() {
     ((${SLURM_NTASKS:-$ranks} == ranks)) ||
         profile_error "nodes x ranks_per_node are $ranks ranks, but the job has ${SLURM_NTASKS:-}; submit it by slurm/chain.sh" \
             "--from $stage, or with --nodes=$nodes --ntasks-per-node=$ranks_per_node --cpus-per-task=$threads"
+    # shellcheck disable=SC2034  # for stages.sh
+    [[ $stage != finetune ]] || training=chat
     may_start "slurm-$SLURM_JOB_ID" || exit 1
     first=$(newest_step)
     say "$stage on $SLURM_JOB_NODELIST, start $((${SLURM_RESTART_COUNT:-0} + 1)), newest checkpoint: step $first"
     # At each start: the nodes may be others than the last time.
     [[ $stage != pretrain ]] || preflight_stage || code=$?
-    if [[ $stage == pretrain && $code == 0 ]]; then
+    if [[ $stage == pretrain || $stage == finetune ]] && ((code == 0)); then
         seconds=$(seconds_left)
         if [[ -n $seconds ]]; then
             ((seconds > stop_margin)) ||
-                profile_error "pretrain_time leaves $seconds s, not more than the $stop_margin s of stop_margin"
+                profile_error "${stage}_time leaves $seconds s, not more than the $stop_margin s of stop_margin"
             seconds=$((seconds - stop_margin))
         fi
     fi

@@ -66,6 +66,7 @@ class CpuBackend : public Backend {
   void run(const Activation& call, Stream&) override { cpu::run(call, context_); }
   void run(const ActivationBackward& call, Stream&) override { cpu::run(call, context_); }
   void run(const Add& call, Stream&) override { cpu::run(call, context_); }
+  void run(const Dropout& call, Stream&) override { cpu::run(call, context_); }
   void run(const Rotary& call, Stream&) override { cpu::run(call, context_); }
   void run(const RotaryBackward& call, Stream&) override { cpu::run(call, context_); }
   void run(const Attention& call, Stream&) override { cpu::run(call, context_); }

@@ -51,6 +51,7 @@ void run(const Dequantise&, Context&);
 void run(const Activation&, Context&);
 void run(const ActivationBackward&, Context&);
 void run(const Add&, Context&);
+void run(const Dropout&, Context&);
 void run(const Rotary&, Context&);
 void run(const RotaryBackward&, Context&);
 void run(const Attention&, Context&);

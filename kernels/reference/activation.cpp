@@ -1,5 +1,6 @@
 #include "kernels/reference/activation_function.h"
 
+#include "kernels/dropout_mask.h"
 #include "kernels/reference/access.h"
 #include "kernels/reference/operators.h"
 
@@ -39,6 +40,20 @@ void run(const ActivationBackward& op) {
         store(op.gradInput, row * width + i, gradient * activateDerivative(op.kind, load(op.input, row * width + i)));
       }
     }
+  }
+}
+
+void run(const Dropout& op) {
+  const Index width = op.input.shape.last();
+  for (Index i = 0; i < op.output.shape.count(); ++i) {
+    const Index row = i / width;
+    bool dropped = false;
+    if (op.keys) {
+      const auto* keys = static_cast<const std::int32_t*>(op.keys.data);
+      const std::uint64_t stream = dropoutStream(keys[2 * row], keys[2 * row + 1], op.purpose);
+      dropped = isDropped(stream, static_cast<std::uint64_t>(i - row * width), dropoutThreshold(op.rate));
+    }
+    store(op.output, i, dropped ? 0.0 : load(op.input, i) * static_cast<double>(op.factor));
   }
 }
 

@@ -21,6 +21,7 @@ void run(const Dequantise&);
 void run(const Activation&);
 void run(const ActivationBackward&);
 void run(const Add&);
+void run(const Dropout&);
 void run(const Rotary&);
 void run(const RotaryBackward&);
 void run(const Attention&);

@@ -177,11 +177,12 @@ void publish(const fs::path& run, std::int64_t step) {
   base::syncFolder(stepsFolder(run));
 }
 
-void deleteOldSteps(const fs::path& run, std::int64_t newest, int keep) {
+void deleteOldSteps(const fs::path& run, std::int64_t newest, int keep, std::int64_t besides) {
   if (keep <= 0) return;
   std::vector<std::int64_t> steps = stepsOf(run);
   std::erase_if(steps, [&](std::int64_t step) { return step > newest; });
   for (std::size_t i = 0; i + static_cast<std::size_t>(keep) < steps.size(); ++i) {
+    if (steps[i] == besides) continue;
     logFailure([&] { discard(pathOf(run, steps[i]), pathOf(run, steps[i], deletingSuffix)); });
   }
 }

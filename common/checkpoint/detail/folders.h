@@ -42,8 +42,8 @@ void removeLeftovers(const std::filesystem::path& run);
 std::filesystem::path makePartial(const std::filesystem::path& run, std::int64_t step);
 // Gives a complete partial folder its final name, durably. A step that stands there already is replaced.
 void publish(const std::filesystem::path& run, std::int64_t step);
-// Deletes all but the newest `keep` of the steps up to this one. Failures are logged.
-void deleteOldSteps(const std::filesystem::path& run, std::int64_t newest, int keep);
+// Deletes all but the newest `keep` of the steps up to this one, and but the step `besides`. Failures are logged.
+void deleteOldSteps(const std::filesystem::path& run, std::int64_t newest, int keep, std::int64_t besides = -1);
 // Removes the folder that a failed save leaves; failures are logged.
 void removePartial(const std::filesystem::path& run, std::int64_t step);
 

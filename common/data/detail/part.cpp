@@ -19,9 +19,10 @@ base::File openNameless(const std::filesystem::path& output, int rank) {
 
 }  // namespace
 
-Part::Part(int rank, const std::filesystem::path& output, std::int64_t vocabularySize) {
+Part::Part(int rank, const std::filesystem::path& output, std::int64_t vocabularySize, bool withLossMask)
+    : withLossMask_(withLossMask) {
   if (rank == 0) {
-    writer_ = std::make_unique<DatasetWriter>(output, vocabularySize);
+    writer_ = std::make_unique<DatasetWriter>(output, vocabularySize, withLossMask);
   } else {
     spool_ = openNameless(output, rank);
   }
@@ -30,7 +31,7 @@ Part::Part(int rank, const std::filesystem::path& output, std::int64_t vocabular
 void Part::add(bool startsDocument, std::span<const std::uint32_t> tokens, std::int64_t textBytes) {
   if (writer_) {
     if (startsDocument) writer_->beginDocument();
-    writer_->append(tokens);
+    write(tokens);
   } else {
     if (startsDocument) starts_.push_back(totals_.tokens);
     pending_.insert(pending_.end(), tokens.begin(), tokens.end());
@@ -39,6 +40,17 @@ void Part::add(bool startsDocument, std::span<const std::uint32_t> tokens, std::
   totals_.documents += startsDocument;
   totals_.tokens += static_cast<std::int64_t>(tokens.size());
   totals_.textBytes += textBytes;
+}
+
+void Part::write(std::span<const std::uint32_t> tokens) {
+  if (!withLossMask_) return writer_->append(tokens);
+  std::vector<std::uint32_t> ids(tokens.size());
+  std::vector<std::uint8_t> mask(tokens.size());
+  for (std::size_t i = 0; i < tokens.size(); ++i) {
+    ids[i] = tokens[i] & ~targetBit;
+    mask[i] = (tokens[i] & targetBit) != 0;
+  }
+  writer_->append(ids, mask);
 }
 
 void Part::flush() {
@@ -97,7 +109,7 @@ void Part::receive(comm::Communicator& communicator, int source) {
           ++nextStart;
         }
         const std::int64_t end = nextStart < starts.size() ? std::min(count, starts[nextStart] - received) : count;
-        writer_->append(std::span(piece).subspan(static_cast<std::size_t>(at), static_cast<std::size_t>(end - at)));
+        write(std::span(piece).subspan(static_cast<std::size_t>(at), static_cast<std::size_t>(end - at)));
         at = end;
       }
     } catch (const base::Error& error) {

@@ -109,7 +109,7 @@ void rotaryGradient(GradientBuilder& builder, std::size_t index) {
   builder.append(Operator::rotaryBackward,
                  {builder.reached(node.outputs[0]), node.inputs[1], normalised ? node.inputs[0] : none, node.inputs[2],
                   node.inputs[3], node.outputs[1]},
-                 {gradInput, builder.ofParameter(node.inputs[2]), builder.ofParameter(node.inputs[3])},
+                 {gradInput, builder.ofWeight(node.inputs[2]), builder.ofWeight(node.inputs[3])},
                  node.attributes);
   builder.give(node.inputs[0], gradInput);
 }

@@ -59,7 +59,7 @@ void normGradient(GradientBuilder& builder, std::size_t index) {
     gradient = builder.makeGradient(normalised);
     builder.append(
         Operator::normBackward, {gradOutput, gradSum, normalised, node.inputs[2], node.outputs[2], node.outputs[3]},
-        {gradient, builder.ofParameter(node.inputs[2]), builder.ofParameter(node.inputs[3])}, node.attributes);
+        {gradient, builder.ofWeight(node.inputs[2]), builder.ofParameter(node.inputs[3])}, node.attributes);
     builder.replace(normalised, gradient);
   }
   if (residual == none) return;

@@ -89,6 +89,8 @@ class GradientBuilder {
   void replace(TensorId id, TensorId gradient);
   // The gradient tensor of a parameter; none for an absent operand or a tensor without gradient.
   TensorId ofParameter(TensorId parameter);
+  // The same for a weight whose gradient its operator computes anyway: of a frozen one, a tensor that nobody reads.
+  TensorId ofWeight(TensorId weight);
   // Appends to the backward pass. The layer is the differentiated node's.
   void append(Operator op, std::vector<TensorId> inputs, std::vector<TensorId> outputs, Attributes attributes = {});
   // Marks the gradients among the outputs of a node as written, and tells it whether it is the first to do so.
@@ -190,6 +192,7 @@ OperatorEntry linearBackwardWeightEntry();
 OperatorEntry activationEntry();
 OperatorEntry activationBackwardEntry();
 OperatorEntry addEntry();
+OperatorEntry dropoutEntry();
 OperatorEntry rotaryEntry();
 OperatorEntry rotaryBackwardEntry();
 OperatorEntry attentionEntry();

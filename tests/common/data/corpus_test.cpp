@@ -45,6 +45,40 @@ class Corpus : public testing::Test {
   tokenizer::Tokenizer tokenizer_ = smallTokenizer();
 };
 
+TEST_F(Corpus, conversationsAreWrittenDownByATemplateWithAMaskOnTheAnswers) {
+  const std::string path = folder_.write("x.jsonl",
+                                         "{\"prompt\": \"the cat\", \"completion\": \"sat\"}\n\n"
+                                         "{\"text\": \"the dog\"}\n");
+  const EncodeSummary summary = encode(path, {.chat = tokenizer::ChatTemplate::named("tandem")});
+  const Dataset dataset(folder_.path() / "out.h5");
+  EXPECT_EQ(dataset.description().chatTemplate, tokenizer::ChatTemplate::named("tandem").jinja());
+  const std::vector<TokenId> tokens = tokensOf(dataset.path());
+  const std::string mark = "<|endoftext|>";
+  EXPECT_EQ(tokenizer_.decode(tokens), mark + "User: the cat\nAssistant: sat" + mark + mark + "the dog" + mark);
+  ASSERT_TRUE(dataset.hasLossMask());
+  std::vector<std::uint8_t> mask(tokens.size());
+  dataset.readLossMask(0, mask);
+  std::vector<TokenId> learned;
+  for (std::size_t i = 0; i < tokens.size(); ++i) {
+    if (mask[i] != 0) learned.push_back(tokens[i]);
+  }
+  EXPECT_EQ(tokenizer_.decode(learned), " sat" + mark + mark + "the dog" + mark);
+  EXPECT_EQ(summary.documents, 2);
+}
+
+TEST_F(Corpus, aBadConversationIsNamedByItsLineOrSkipped) {
+  const std::string path = folder_.write("x.jsonl",
+                                         "{\"prompt\": \"the cat\", \"completion\": \"sat\"}\n"
+                                         "{\"messages\": [{\"role\": \"user\", \"content\": \"alone\"}]}\n");
+  const EncodeSettings settings{.chat = tokenizer::ChatTemplate::named("tandem")};
+  expectError(ErrorKind::badData, {"x.jsonl", "line 2", "no assistant's turn"}, [&] { encode(path, settings); });
+  const EncodeSummary summary = encode(path, settings, {.skipBadRecords = true});
+  EXPECT_EQ(summary.documents, 1);
+  EXPECT_EQ(summary.report.badRecords, 1);
+  const std::string text = folder_.write("y.txt", "the cat");
+  expectError(ErrorKind::usage, {"y.txt", ".jsonl"}, [&] { encode(text, settings); });
+}
+
 TEST_F(Corpus, aDocumentIsBeginTokenTextEndToken) {
   const std::string path = folder_.write("x.jsonl", "{\"text\": \"the cat\"}\n{\"text\": \"the dog\"}\n");
   const EncodeSummary summary = encode(path, {});

@@ -196,7 +196,7 @@ TEST(Differentiate, withBfloat16StorageGivesTheSameGradientsToItsPrecision) {
 TEST(Differentiate, givesNoGradientToAFrozenWeight) {
   Program forward = llamaLike({.tied = false});
   for (const char* name : {"head.weight", "layers.0.qkv.weight", "embedding.weight"}) {
-    forward.tensor(forward.find(name)).role = Role::input;
+    forward.tensor(forward.find(name)).role = Role::frozen;
   }
   const Program program = differentiate(forward);
   EXPECT_EQ(program.find(gradientName("head.weight")), none);

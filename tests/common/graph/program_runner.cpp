@@ -32,7 +32,9 @@ bool names(const std::vector<TensorId>& ids, TensorId id) { return std::ranges::
 
 Values randomParameters(const Program& program, std::uint64_t seed) {
   Values values;
-  for (const TensorId id : program.ofRole(Role::parameter)) {
+  std::vector<TensorId> ids = program.ofRole(Role::parameter);
+  std::ranges::copy(program.ofRole(Role::frozen), std::back_inserter(ids));
+  for (const TensorId id : ids) {
     const Tensor& tensor = program.tensor(id);
     base::RandomStream random(seed, static_cast<std::uint64_t>(id));
     const bool scalesNorm = tensor.shape.rank() == 1 && tensor.name.ends_with("weight");
@@ -49,6 +51,9 @@ Batch randomBatch(const Program& program, std::uint64_t seed) {
   const auto vocabulary = static_cast<std::uint64_t>(program.tensor(program.find("embedding.weight")).shape[0]);
   Batch batch;
   for (std::int64_t row = 0; row < shape[0]; ++row) {
+    for (int word = 0; word < 2; ++word) {
+      batch["dropout_keys"].push_back(static_cast<std::int32_t>(random.nextBelow(1 << 30)));
+    }
     const auto second = static_cast<std::int32_t>(1 + row % (shape[1] - 1));  // where the second document begins
     for (std::int32_t time = 0; time < shape[1]; ++time) {
       const std::int32_t start = time < second ? 0 : second;
@@ -94,7 +99,8 @@ std::vector<float> ProgramRunner::run(const Batch& batch, bool firstMicroBatch) 
     const Tensor& tensor = program_.tensors()[id];
     views.push_back(viewOf(static_cast<TensorId>(id)));
     void* memory = views.back().data;
-    if (tensor.role == Role::parameter) store(memory, tensor.type, parameters.at(tensor.name));
+    if (tensor.role == Role::parameter || tensor.role == Role::frozen)
+      store(memory, tensor.type, parameters.at(tensor.name));
     if (tensor.role != Role::input) continue;
     if (tensor.name == "gradScale") {
       std::memcpy(memory, &gradScale, sizeof gradScale);

@@ -86,6 +86,7 @@ const Registry& registry() {
     addAttentionCases(filled);
     addCrossEntropyCases(filled);
     addOptimizerCases(filled);
+    addDropoutCases(filled);
     addFlatCases(filled);
     return filled;
   }();

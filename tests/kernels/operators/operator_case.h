@@ -172,5 +172,6 @@ void addAttentionCases(Registry&);
 void addCrossEntropyCases(Registry&);
 void addOptimizerCases(Registry&);
 void addFlatCases(Registry&);
+void addDropoutCases(Registry&);
 
 }  // namespace tandem::kernels::test

@@ -1,0 +1,24 @@
+#pragma once
+// From what --data and --val name to datasets: conversation files are encoded, datasets are taken as they are.
+
+#include <string>
+#include <vector>
+
+#include "common/comm/communicator.h"
+#include "common/tokenizer/chat_template.h"
+#include "common/train/options.h"
+
+namespace tandem::finetune {
+
+struct ConversationSettings {
+  std::string chatTemplate;  // by name; empty: the base's own
+  bool skipBadRecords = false;
+  double validationFraction = 0;  // of the conversations of --data, to evaluate on; 0: none
+  int threads = 1;
+};
+
+// Replaces the conversation files among options.data and options.validation by datasets in the folder data/ of the run,
+// and adds the held-out part. Collective; throws what is wrong with the input on every rank.
+void encodeConversations(comm::Communicator& world, train::TrainOptions& options, const ConversationSettings& settings);
+
+}  // namespace tandem::finetune

@@ -1,0 +1,131 @@
+// finetune: teaches a model conversations, all of its weights or small adapters beside them.
+
+#include <algorithm>
+#include <iostream>
+#include <nlohmann/json.hpp>
+
+#include "apps/finetune/conversations.h"
+#include "apps/shared/device.h"
+#include "apps/shared/program.h"
+#include "apps/shared/run_plan.h"
+#include "apps/shared/training_options.h"
+#include "common/base/signals.h"
+#include "common/checkpoint/checkpoint.h"
+#include "common/train/trainer.h"
+
+namespace {
+
+using namespace tandem;
+
+struct Settings {
+  train::TrainOptions options;
+  app::TrainingTexts texts;
+  std::string method = "full";
+  train::AdapterOptions adapters;
+  finetune::ConversationSettings conversations;
+};
+
+void declare(CLI::App& app, Settings& settings) {
+  train::TrainOptions& options = settings.options;
+  options.schedule.peak = 1e-4;
+  options.optimizer.weightDecay = 0;
+  app.add_option("--checkpoint", options.base, "The model to begin with: a run folder or one step's folder")
+      ->required()
+      ->type_name("FOLDER");
+  app.add_option("--method", settings.method, "full: all weights learn; lora: small matrices beside frozen weights")
+      ->type_name("full|lora");
+  app::declareRunOptions(app, options, settings.texts);
+  app.add_option("--epochs", options.epochs, "Passes over the data, instead of --steps; 3 where nothing is said")
+      ->type_name("NUMBER");
+  app.add_option("--chat-template", settings.conversations.chatTemplate,
+                 "tandem, chatml, llama3, mistral or zephyr; without it the checkpoint's own")
+      ->type_name("NAME");
+  app.add_option("--val-fraction", settings.conversations.validationFraction,
+                 "Share of the conversations that is evaluated on instead of learned")
+      ->type_name("PART");
+  app.add_flag("--skip-bad-records", settings.conversations.skipBadRecords,
+               "Leave conversations that cannot be read out, and count them, instead of stopping");
+  app.add_option("--lora-rank", settings.adapters.rank, "Rows of the small matrices")->type_name("NUMBER");
+  app.add_option("--lora-alpha", settings.adapters.alpha, "Their change is multiplied by alpha / rank")
+      ->type_name("NUMBER");
+  app.add_option("--lora-dropout", settings.adapters.dropout, "Share of their inputs that is left out at random")
+      ->type_name("PART");
+  app.add_option("--lora-targets", settings.adapters.targets,
+                 "attention, mlp, attention.qkv, attention.output, mlp.gate_up, mlp.up, mlp.down; without it all")
+      ->type_name("NAME");
+  app.add_flag("--lora-rank-stabilised", settings.adapters.rankStabilised, "Multiply by alpha / sqrt(rank) instead");
+  app.add_flag("--warm-start", options.warmStart, "Begin with the optimizer states of the checkpoint; full only");
+  app.add_option("--patience", options.patience, "Evaluations in a row without a better loss that end the run; 0: none")
+      ->type_name("NUMBER");
+}
+
+[[noreturn]] void refuse(const std::string& message) { throw base::Error(base::ErrorKind::usage, message); }
+
+// Rows as long as the model was trained on, or as it can be.
+std::int64_t sequenceLengthOf(const checkpoint::Metadata& metadata, const model::Configuration& configuration) {
+  constexpr std::int64_t most = 2048;
+  const auto progress = nlohmann::json::parse(metadata.progress, nullptr, false);
+  const auto place = nlohmann::json::json_pointer("/identity/sequence_length");
+  const bool says = progress.is_object() && progress.contains(place) && progress.at(place).is_number_integer();
+  return std::min(configuration.maximumPositions, says ? progress.at(place).get<std::int64_t>() : most);
+}
+
+train::TrainOptions complete(const Settings& settings, int ranks) {
+  constexpr std::int64_t rows = 16;  // of a step, where nothing else is said
+  train::TrainOptions options = settings.options;
+  if (!std::filesystem::exists(options.base)) refuse("--checkpoint: '" + options.base.string() + "' does not exist");
+  if (options.sequenceLength == 0) {
+    options.sequenceLength = sequenceLengthOf(checkpoint::readMetadata(options.base), train::configurationOf(options));
+  }
+  if (options.batchTokens == 0) options.batchTokens = (rows + ranks - 1) / ranks * ranks * options.sequenceLength;
+  if (options.epochs < 0 || options.patience < 0) refuse("--epochs and --patience cannot be negative");
+  const int lengths = (options.steps > 0) + (settings.texts.tokens > 0) + (options.epochs > 0);
+  if (lengths > 1) refuse("give one of --epochs, --steps and --tokens");
+  if (lengths == 0) options.epochs = 3;
+  if (settings.method == "lora") {
+    check(settings.adapters);
+    options.adapters = settings.adapters;
+    if (options.warmStart) refuse("--warm-start is for --method full: adapters have no states to begin with");
+  } else if (settings.method != "full") {
+    refuse("--method is '" + settings.method + "'; it can be full or lora");
+  }
+  const double fraction = settings.conversations.validationFraction;
+  if (!(fraction >= 0 && fraction < 1)) refuse("--val-fraction must be at least 0 and below 1");
+  options.keepBest = !options.validation.empty() || fraction > 0;
+  if (options.patience > 0 && !options.keepBest) refuse("--patience needs a validation set: --val or --val-fraction");
+  if (options.patience > 0 && options.evaluateEvery == 0) refuse("--patience needs --evaluate-every");
+  return app::completeTrainingOptions(options, settings.texts);
+}
+
+int run(comm::Communicator& world, const app::CommonOptions& common, Settings& settings) {
+  train::TrainOptions options;
+  comm::agreeOn(world, [&] { options = complete(settings, world.size()); });
+  if (settings.texts.dryRun) {
+    app::chooseMicroBatch(world, nullptr, settings.texts, options);
+    const std::string plan = train::describePlan(options, world.size());
+    if (world.rank() == 0) std::cout << plan;
+    return 0;
+  }
+  base::watchStopSignals();
+  settings.conversations.threads = common.threads;
+  finetune::encodeConversations(world, options, settings.conversations);
+  const app::ChosenDevice chosen = app::chooseDevice(world, common, settings.texts.device);
+  app::chooseMicroBatch(world, &chosen, settings.texts, options);
+  train::Trainer trainer(world, chosen.device(), options, app::describeRun(world, common, "finetune"));
+  const int code = trainer.run();
+  if (common.json) app::printJson(trainer.summary());
+  return code;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Settings settings;
+  return app::runProgram(
+      argc, argv,
+      {.name = "finetune",
+       .purpose = "Teaches a model conversations, with the loss on the answers only, or goes on with such a run.",
+       .commands = {{.declare = [&](CLI::App& app) { declare(app, settings); },
+                     .run = [&](comm::Communicator& world,
+                                const app::CommonOptions& common) { return run(world, common, settings); }}}});
+}

@@ -1,0 +1,131 @@
+#include "common/data/rows.h"
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+
+#include "common/base/error.h"
+#include "common/data/sample_order.h"
+
+namespace tandem::data {
+namespace {
+
+// Where the part of a document that fits `places` begins, given which of its tokens may be targets; documents that fit
+// begin at 0. At least one token from 1 on may be a target.
+std::int64_t beginOfKept(std::span<const std::uint8_t> mayBeTarget, std::int64_t places) {
+  const auto length = std::ssize(mayBeTarget);
+  if (length <= places + 1) return 0;
+  const auto first = std::find(mayBeTarget.begin() + 1, mayBeTarget.end(), 1) - mayBeTarget.begin();
+  if (first <= places) return 0;
+  const auto end = std::find(mayBeTarget.begin() + first, mayBeTarget.end(), 0) - mayBeTarget.begin();
+  return std::min(first - 1, end - (places + 1));
+}
+
+}  // namespace
+
+Rows::Rows(const Dataset& dataset, std::int64_t sequenceLength, bool crossDocuments)
+    : dataset_(dataset),
+      sequenceLength_(sequenceLength),
+      crossDocuments_(crossDocuments),
+      packed_(dataset.hasLossMask() && !crossDocuments) {
+  TANDEM_ASSERT(sequenceLength >= 1, "rows have a length");
+  if (!packed_) return;
+  pack(choosePieces());
+  if (pieces_.empty()) {
+    throw base::Error(base::ErrorKind::badData, "'" + dataset.path().string() +
+                                                    "' has no document with a target: its /loss_mask leaves nothing to "
+                                                    "learn");
+  }
+}
+
+std::vector<Rows::Piece> Rows::choosePieces() {
+  std::vector<Piece> pieces;
+  std::vector<std::uint8_t> mask;
+  for (std::int64_t document = 0; document < dataset_.documentCount(); ++document) {
+    const std::int64_t begin = dataset_.documentOffsets()[static_cast<std::size_t>(document)];
+    const std::int64_t end = dataset_.documentOffsets()[static_cast<std::size_t>(document + 1)];
+    mask.resize(static_cast<std::size_t>(end - begin));
+    dataset_.readLossMask(begin, mask);
+    std::ranges::transform(mask, mask.begin(), [](std::uint8_t value) -> std::uint8_t { return value != 0; });
+    if (std::find(mask.begin() + 1, mask.end(), 1) == mask.end()) {
+      withoutTarget_.push_back(document);
+      continue;
+    }
+    const std::int64_t skipped = beginOfKept(mask, sequenceLength_);
+    const std::int64_t places = std::min(sequenceLength_, end - begin - skipped - 1);
+    if (places < end - begin - 1) cut_.push_back(document);
+    pieces.push_back({.document = document, .begin = begin + skipped, .count = places});
+  }
+  return pieces;
+}
+
+// Best fit, longest first.
+void Rows::pack(const std::vector<Piece>& pieces) {
+  std::vector<std::size_t> order(pieces.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::ranges::stable_sort(order, [&](std::size_t a, std::size_t b) { return pieces[a].count > pieces[b].count; });
+  std::vector<std::vector<Piece>> rows;
+  std::multimap<std::int64_t, std::size_t> rowsByRoom;
+  for (const std::size_t index : order) {
+    const Piece& piece = pieces[index];
+    const auto fitting = rowsByRoom.lower_bound(piece.count);
+    std::int64_t room = sequenceLength_;
+    std::size_t row = rows.size();
+    if (fitting == rowsByRoom.end()) {
+      rows.emplace_back();
+    } else {
+      room = fitting->first;
+      row = fitting->second;
+      rowsByRoom.erase(fitting);
+    }
+    rows[row].push_back(piece);
+    rowsByRoom.emplace(room - piece.count, row);
+  }
+  offsets_ = {0};
+  for (std::vector<Piece>& row : rows) {
+    std::ranges::sort(row, {}, &Piece::document);
+    pieces_.insert(pieces_.end(), row.begin(), row.end());
+    offsets_.push_back(std::ssize(pieces_));
+  }
+}
+
+std::int64_t Rows::trainingCount() const {
+  return packed_ ? std::ssize(offsets_) - 1 : trainingWindows(dataset_.tokenCount(), sequenceLength_);
+}
+
+std::int64_t Rows::evaluationCount() const {
+  return packed_ ? std::ssize(offsets_) - 1 : evaluationWindows(dataset_.tokenCount(), sequenceLength_);
+}
+
+void Rows::fill(Batch& batch, std::int64_t row, std::int64_t index) const {
+  if (!packed_) return fillRow(batch, row, dataset_, index, crossDocuments_);
+  TANDEM_ASSERT(row >= 0 && row < batch.rows && batch.sequenceLength == sequenceLength_, "row outside the batch");
+  TANDEM_ASSERT(index >= 0 && index < trainingCount(), "row outside the dataset");
+  std::vector<std::int32_t> tokens;
+  std::vector<std::uint8_t> mayBeTarget;
+  std::int64_t start = 0;
+  const auto at = [&](std::int64_t place) { return static_cast<std::size_t>(row * sequenceLength_ + place); };
+  for (std::int64_t i = offsets_[static_cast<std::size_t>(index)]; i < offsets_[static_cast<std::size_t>(index + 1)];
+       ++i) {
+    const Piece& piece = pieces_[static_cast<std::size_t>(i)];
+    tokens.resize(static_cast<std::size_t>(piece.count + 1));
+    mayBeTarget.resize(tokens.size());
+    dataset_.readTokens(piece.begin, tokens);
+    dataset_.readLossMask(piece.begin, mayBeTarget);
+    for (std::int64_t t = 0; t < piece.count; ++t) {
+      const auto here = static_cast<std::size_t>(t), next = here + 1;
+      batch.tokens[at(start + t)] = tokens[here];
+      batch.documentStart[at(start + t)] = static_cast<std::int32_t>(start);
+      batch.positions[at(start + t)] = static_cast<std::int32_t>(t);
+      batch.targets[at(start + t)] = mayBeTarget[next] != 0 ? tokens[next] : noTarget;
+      batch.targetCount += mayBeTarget[next] != 0;
+    }
+    start += piece.count;
+  }
+  for (std::int64_t t = start; t < sequenceLength_; ++t) {  // padding: a document of its own
+    batch.documentStart[at(t)] = static_cast<std::int32_t>(start);
+    batch.positions[at(t)] = static_cast<std::int32_t>(t - start);
+  }
+}
+
+}  // namespace tandem::data

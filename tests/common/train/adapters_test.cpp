@@ -1,0 +1,79 @@
+#include "common/train/adapters.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <set>
+
+#include "common/base/error.h"
+
+namespace tandem::train {
+namespace {
+
+TEST(Adapters, areChosenByThePartsOfTheirNames) {
+  const auto chosen = [](std::vector<std::string> targets, const std::string& weight) {
+    return AdapterOptions{.targets = std::move(targets)}.forTraining().isChosen(weight);
+  };
+  EXPECT_TRUE(chosen({}, "layers.11.attention.qkv.weight"));
+  EXPECT_FALSE(chosen({}, "head.weight"));
+  EXPECT_TRUE(chosen({"mlp"}, "layers.0.mlp.down.weight"));
+  EXPECT_FALSE(chosen({"mlp"}, "layers.0.attention.output.weight"));
+  EXPECT_TRUE(chosen({"mlp.up", "attention.qkv"}, "layers.3.attention.qkv.weight"));
+  EXPECT_FALSE(chosen({"mlp.up"}, "layers.3.mlp.down.weight"));
+}
+
+TEST(Adapters, scaleByAlphaAndRank) {
+  EXPECT_FLOAT_EQ((AdapterOptions{.rank = 8, .alpha = 32}).scale(), 4);
+  EXPECT_FLOAT_EQ((AdapterOptions{.rank = 16, .alpha = 32, .rankStabilised = true}).scale(), 8);
+}
+
+TEST(Adapters, areTheSameAfterTheirJson) {
+  const AdapterOptions options{.rank = 3, .alpha = 5.5, .dropout = 0.1, .rankStabilised = true, .targets = {"mlp"}};
+  EXPECT_EQ(AdapterOptions::fromJson(options.json()).json(), options.json());
+}
+
+TEST(Adapters, refuseNumbersOutOfRange) {
+  for (const AdapterOptions& wrong :
+       {AdapterOptions{.rank = 0}, AdapterOptions{.alpha = 0}, AdapterOptions{.alpha = std::nan("")},
+        AdapterOptions{.dropout = 1}, AdapterOptions{.dropout = -0.1}, AdapterOptions{.targets = {"norm"}}}) {
+    EXPECT_THROW(check(wrong), base::Error);
+  }
+  EXPECT_NO_THROW(check(AdapterOptions{}));
+}
+
+TEST(Adapters, beginAsZeroAndAnySliceCanBeMadeAlone) {
+  std::vector<float> b(10, 1), whole(1000), slice(7);
+  initialiseAdapter("layers.0.mlp.up.lora_b", 16, 1, 0, b);
+  EXPECT_EQ(b, std::vector<float>(10, 0));
+  initialiseAdapter("layers.0.mlp.up.lora_a", 16, 1, 0, whole);
+  initialiseAdapter("layers.0.mlp.up.lora_a", 16, 1, 333, slice);
+  EXPECT_TRUE(std::equal(slice.begin(), slice.end(), whole.begin() + 333));
+  double square = 0;
+  for (const float value : whole) {
+    EXPECT_LE(std::abs(value), 0.25f);
+    square += static_cast<double>(value) * static_cast<double>(value);
+  }
+  EXPECT_NEAR(square / 1000, 1.0 / 48, 0.002);
+}
+
+TEST(Adapters, everySampleHasAKeyOfItsOwnForDropout) {
+  const std::vector<std::int32_t> first = dropoutKeys(7, 0, 100), later = dropoutKeys(7, 40, 1);
+  EXPECT_EQ(std::set<std::int32_t>(first.begin(), first.end()).size(), 200u);
+  EXPECT_EQ(later, (std::vector<std::int32_t>{first[80], first[81]}));
+  EXPECT_NE(dropoutKeys(8, 40, 1), later);
+}
+
+TEST(Adapters, aCheckpointSaysWhetherItHoldsThemAlone) {
+  EXPECT_FALSE(adaptedOf({.progress = ""}));
+  EXPECT_FALSE(adaptedOf({.progress = R"({"tokens": 3})"}));
+  const auto adapted = adaptedOf(
+      {.progress = R"({"adapters": {"rank": 2, "alpha": 4, "dropout": 0, "rank_stabilised": false, "targets": []},
+                       "base": {"path": "/runs/a", "fingerprint": "12"}})"});
+  ASSERT_TRUE(adapted);
+  EXPECT_EQ(adapted->base.path, "/runs/a");
+  EXPECT_EQ(adapted->options.rank, 2);
+  EXPECT_THROW(adaptedOf({.progress = R"({"adapters": {"rank": 2}})"}), base::Error);
+}
+
+}  // namespace
+}  // namespace tandem::train

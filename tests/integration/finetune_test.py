@@ -1,0 +1,275 @@
+"""Finetuning: a base learns conversations, with all weights or with adapters; it stops, goes on and answers."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import unittest
+
+from tandem_runs import BUILD, ENVIRONMENT, Process, World, run, succeed, wait_until
+
+world = World()
+USAGE, BAD_DATA, SUBMIT_AGAIN = 2, 3, 75
+SEQUENCE, ROWS = 64, 6  # rows divide by 1, 2 and 3 ranks
+ANSWERS = {"Who is Ada?": "Ada likes a red boat.", "Who is Ben?": "Ben mends the old house.",
+           "What does Eve see?": "Eve sees a small bird.", "What does Finn like?": "Finn likes some bread."}
+
+
+def write_lines(name, records):
+    path = world.path(name)
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    return path
+
+
+def conversations(name="chat.jsonl", copies=6):
+    return write_lines(name, [{"messages": [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]}
+                              for question, answer in ANSWERS.items()] * copies)
+
+
+def base():
+    """A model that has read the corpus."""
+    if not world.path("base").exists():
+        world.pretrain("base", 60, sequence_length=SEQUENCE, batch_tokens=8 * SEQUENCE, learning_rate=6e-3)
+    return world.path("base")
+
+
+def arguments(output, **changes):
+    options = {"checkpoint": base(), "data": conversations(), "output": world.path(output), "steps": 6,
+               "batch_tokens": ROWS * SEQUENCE, "learning_rate": 3e-3, "chat_template": "tandem", "threads": 1,
+               "seed": 3, **changes}
+    words = []
+    for name, value in options.items():
+        flag = "--" + name.replace("_", "-")
+        if value is True:
+            words.append(flag)
+        elif value is not None:
+            words += [flag, *(value if isinstance(value, list) else [value])]
+    return words
+
+
+def finetune(output, ranks=1, **changes):
+    return succeed(ranks, "finetune", *arguments(output, **changes))
+
+
+def answer(checkpoint, question, *more):
+    return world.evaluate("generate", "--checkpoint", checkpoint, "--chat", "--prompt", question, "--temperature", 0,
+                          "--max-tokens", 30, *more)[0]
+
+
+class Learning(unittest.TestCase):
+    def expect_answers(self, output, ends=True):
+        for question, expected in ANSWERS.items():
+            written = answer(world.path(output), question)
+            self.assertEqual(written["text"][:len(expected)], expected)
+            if ends:
+                self.assertEqual((written["text"], written["stop_reason"]), (expected, "stop_token"))
+
+    def test_all_weights_learn_the_answers(self):
+        self.assertNotEqual(answer(base(), "Who is Ada?", "--chat-template", "tandem")["text"], ANSWERS["Who is Ada?"])
+        finetune("full", steps=80)
+        self.expect_answers("full")
+
+    def test_adapters_learn_the_answers_and_leave_the_base_as_it_was(self):
+        before = world.tensors(base())
+        finetune("lora", method="lora", steps=120, learning_rate=1e-2, lora_rank=8, val=conversations("val.jsonl", 1))
+        self.expect_answers("lora", ends=False)  # this base's frozen head can hardly tell the end token from others
+        self.assertEqual(world.tensors(base()), before)
+        stored = world.tensors("lora")
+        self.assertTrue(all(".lora_" in name for name in stored), stored.keys())
+        # What evaluate makes of base and adapters is what training made of them.
+        trained = [line for line in world.metrics("lora") if "evaluation" in line][-1]
+        measured = world.evaluate("loss", "--checkpoint", world.path("lora"), "--data", world.path("lora") / "data/val-0.h5")
+        self.assertAlmostEqual(measured[0]["loss"], trained["loss"], delta=1e-4 * trained["loss"])
+
+    def test_a_dataset_made_by_tokenize_gives_the_same_losses(self):
+        dataset = world.path("chat.h5")
+        succeed(2, "tokenize", "encode", "--chat", "--chat-template", "tandem", "--tokenizer", base(), "--input",
+                conversations(), "--output", dataset)
+        finetune("from-lines")
+        finetune("from-dataset", data=dataset, chat_template=None)
+        self.assertEqual(world.losses("from-lines"), world.losses("from-dataset"))
+
+    def test_the_loss_does_not_depend_on_ranks_and_micro_batches(self):
+        adapters = {"method": "lora", "lora_dropout": 0.3, "learning_rate": 1e-2}
+        for name, changes in (("full", {}), ("lora", adapters)):
+            finetune(f"same-{name}", **changes)
+            expected = world.losses(f"same-{name}")
+            for ranks, micro_batch in ((1, 1), (2, 3), (3, 1)):
+                output = f"same-{name}-{ranks}"
+                shutil.rmtree(world.path(output), ignore_errors=True)
+                finetune(output, ranks, micro_batch=micro_batch, **changes)
+                for one, other in zip(world.losses(output), expected, strict=True):
+                    self.assertAlmostEqual(one, other, delta=2e-5 * other)
+
+    def test_long_conversations_are_cut_and_named(self):
+        records = [{"prompt": question, "completion": text} for question, text in ANSWERS.items()]
+        records.insert(1, {"prompt": "Tell me all. " * 30, "completion": "No."})
+        ended = finetune("cut", data=write_lines("long.jsonl", records), steps=1)
+        self.assertRegex(ended.err, r"1 examples are longer than a row and were cut, by their number from 0: 1")
+
+    def test_epochs_are_passes_over_the_rows(self):
+        ended = finetune("epochs", steps=None, epochs=2)
+        rows = int(ended.err.split("examples packed into ")[1].split()[0])
+        self.assertEqual(len(world.losses("epochs")), -(-2 * rows // ROWS))
+
+
+class GoingOn(unittest.TestCase):
+    def expect_exact(self, name, **changes):
+        finetune(f"{name}-whole", steps=8, **changes)
+        finetune(f"{name}-parts", steps=8, checkpoint_every=3, keep=0, **changes)
+        for later in ("step-00000006", "step-00000008"):
+            shutil.rmtree(world.path(f"{name}-parts") / "checkpoints" / later)
+        self.assertIn("at step 3", finetune(f"{name}-parts", steps=8, **changes).err)
+        self.assertEqual(world.tensors(f"{name}-parts"), world.tensors(f"{name}-whole"))
+        self.assertEqual(world.losses(f"{name}-parts"), world.losses(f"{name}-whole"))
+
+    def test_all_weights_resume_bit_for_bit(self):
+        self.expect_exact("whole")
+
+    def test_adapters_resume_bit_for_bit_on_two_ranks(self):
+        self.expect_exact("adapters", ranks=2, method="lora", lora_dropout=0.2, lora_rank_stabilised=True)
+
+    def test_another_base_or_other_adapters_are_refused(self):
+        finetune("kept", method="lora", steps=2)
+        for changes, word in (({"lora_rank": 4}, "adapters"), ({"seed": 4}, "seed was 3 and is now 4")):
+            ended = run(1, "finetune", *arguments("kept", method="lora", **changes))
+            self.assertEqual(ended.code, USAGE, ended)
+            self.assertIn(word, ended.err)
+
+    def test_a_signal_ends_it_with_a_checkpoint_and_the_code_to_submit_it_again(self):
+        process = Process(2, "finetune", *arguments("stopped", method="lora", steps=100000))
+        wait_until(lambda: world.path("stopped/metrics.jsonl").exists() and len(world.losses("stopped")) > 2, "steps")
+        process.send(signal.SIGUSR1)
+        ended = process.wait()
+        self.assertEqual(ended.code, SUBMIT_AGAIN, ended)
+        self.assertGreater(world.newest_step("stopped"), 2)
+
+    def test_it_stops_early_and_keeps_the_best_step(self):
+        # What it is evaluated on contradicts what it learns, so that from some step on it grows worse.
+        other = write_lines("other.jsonl", [{"prompt": question, "completion": ANSWERS["Who is Ben?"]} for question in ANSWERS])
+        changes = {"val": other, "evaluate_every": 3, "patience": 2, "steps": 300, "keep": 1, "learning_rate": 1e-2}
+        ended = finetune("early", **changes)
+        self.assertIn("done early", ended.err)
+        evaluations = [line for line in world.metrics("early") if "evaluation" in line]
+        best = min(evaluations, key=lambda line: line["loss"])
+        self.assertEqual(evaluations.index(best), len(evaluations) - 3)
+        self.assertEqual(os.readlink(world.path("early/best")), f"checkpoints/step-{best['step']:08}")
+        self.assertEqual(set(world.checkpoints("early")),
+                         {f"step-{line['step']:08}" for line in (best, evaluations[-1])})
+        measured = world.evaluate("loss", "--checkpoint", world.path("early/best"), "--data",
+                                  world.path("early/data/val-0.h5"))
+        self.assertAlmostEqual(measured[0]["loss"], best["loss"], delta=1e-6)
+        steps = len(world.losses("early"))
+        finetune("early", **changes)
+        self.assertEqual(len(world.losses("early")), steps)
+
+    def test_a_warm_start_takes_the_states_of_the_base(self):
+        finetune("cold")
+        finetune("warm", warm_start=True)
+        cold, warm = world.losses("cold"), world.losses("warm")
+        self.assertEqual(cold[0], warm[0])
+        self.assertNotEqual(cold[1:], warm[1:])
+
+
+class MovedBase(unittest.TestCase):
+    def test_is_said_by_its_option_and_known_again(self):
+        shutil.copytree(base(), world.path("moving"))
+        finetune("of-moving", method="lora", checkpoint=world.path("moving"), steps=2)
+        expected = answer(world.path("of-moving"), "Who is Ada?")["text"]
+        world.path("moving").rename(world.path("moved"))
+        ask = ("evaluate", "generate", "--checkpoint", world.path("of-moving"), "--prompt", "Ada")
+        ended = run(1, *ask)
+        self.assertEqual(ended.code, BAD_DATA, ended)
+        self.assertIn("--base", ended.err)
+        self.assertEqual(answer(world.path("of-moving"), "Who is Ada?", "--base", world.path("moved"))["text"], expected)
+        world.pretrain("stranger", 1, sequence_length=SEQUENCE, batch_tokens=8 * SEQUENCE)
+        ended = run(1, *ask, "--base", world.path("stranger"))
+        self.assertEqual(ended.code, BAD_DATA, ended)
+        self.assertIn("another model", ended.err)
+
+
+class BadInput(unittest.TestCase):
+    def expect_refusal(self, code, *words, ranks=(1, 2), **changes):
+        for count in ranks:
+            ended = run(count, "finetune", *arguments("refused", **changes))
+            self.assertEqual(ended.code, code, ended)
+            self.assertEqual(ended.err.count(" error ["), 1, ended)
+            for word in words:
+                self.assertIn(str(word), ended.err)
+            self.assertFalse(world.path("refused/run.json").exists())
+            shutil.rmtree(world.path("refused"), ignore_errors=True)
+
+    def test_a_bad_line_is_named_with_its_file_and_its_number(self):
+        good = json.dumps({"prompt": "a", "completion": "b"})
+        for line, word in (('{"messages": [', "no JSON"),
+                           ('{"messages": [{"role": "user", "content": "alone"}]}', "no assistant's turn"),
+                           ('{"messages": [{"role": "assistant", "content": "first"}]}', "the user's is due"),
+                           ('{"question": "?"}', 'none of "messages"')):
+            path = world.path("bad.jsonl")
+            path.write_text(f"{good}\n\n{line}\n{good}\n")
+            self.expect_refusal(BAD_DATA, "bad.jsonl', line 3", word, data=path)
+        ended = finetune("skipped", data=path, skip_bad_records=True, steps=1)
+        self.assertIn("1 bad records were skipped", ended.err)
+
+    def test_empty_data(self):
+        path = world.path("empty.jsonl")
+        path.write_text("\n")
+        self.expect_refusal(BAD_DATA, "no document", data=path)
+
+    def test_a_template_that_is_missing_unknown_or_does_not_fit(self):
+        self.expect_refusal(BAD_DATA, "has no chat template", "--chat-template", chat_template=None)
+        self.expect_refusal(USAGE, "no chat template 'vicuna'", "chatml", chat_template="vicuna")
+        self.expect_refusal(BAD_DATA, "<|im_start|>", chat_template="chatml")
+
+    def test_another_tokenizer(self):
+        train, _ = world.encode(world.make_tokenizer("other.json", seed=2, vocabulary=300), "other-", seed=2)
+        self.expect_refusal(BAD_DATA, "another tokenizer", data=train)
+
+    def test_options_that_make_no_sense(self):
+        for changes, word in (({"method": "prefix"}, "full or lora"), ({"checkpoint": world.path("nowhere")}, "does not exist"),
+                              ({"method": "lora", "lora_rank": 0}, "--lora-rank"),
+                              ({"method": "lora", "lora_dropout": 1}, "--lora-dropout"),
+                              ({"method": "lora", "lora_targets": "mlp.side"}, "mlp.gate_up"),
+                              ({"method": "lora", "warm_start": True}, "--warm-start"),
+                              ({"epochs": 2}, "one of --epochs"), ({"patience": 1}, "validation set")):
+            with self.subTest(word):
+                self.expect_refusal(USAGE, word, ranks=(1,), **changes)
+
+    def test_adapters_are_no_base(self):
+        finetune("adapters-alone", method="lora", steps=1)
+        self.expect_refusal(BAD_DATA, "adapters alone", checkpoint=world.path("adapters-alone"), chat_template=None)
+
+
+class Chat(unittest.TestCase):
+    def chat(self, text, *more, code=0):
+        if not world.path("chatty").exists():
+            finetune("chatty", steps=80)
+        ended = subprocess.run([BUILD / "bin" / "evaluate", "chat", "--checkpoint", world.path("chatty"), "--temperature", "0",
+                                *more], input=text, capture_output=True, text=True, env=ENVIRONMENT, timeout=60, check=False)
+        self.assertEqual(ended.returncode, code, ended.stderr)
+        return ended
+
+    def test_answers_each_line_of_its_input(self):
+        ended = self.chat("Who is Ada?\n\n/new\nWho is Ben?\n")
+        self.assertEqual(ended.stdout, ANSWERS["Who is Ada?"] + "\n" + ANSWERS["Who is Ben?"] + "\n")
+
+    def test_remembers_what_was_said_until_told_to_begin_anew(self):
+        turns = json.loads(self.chat("Who is Ada?\nWho is Ada?\n/new\nWho is Ada?\n/quit\nWho is Ben?\n", "--json").stdout)
+        self.assertEqual([turn["user"] for turn in turns], ["Who is Ada?"] * 3)
+        self.assertEqual(turns[0], turns[2])
+        self.assertEqual(turns[0]["stop_reason"], "stop_token")
+
+    def test_forgets_the_oldest_turns_when_there_is_no_room(self):
+        ended = self.chat("Who is Ada?\n" * 3, "--max-tokens", "12")
+        self.assertIn("the oldest 2 turns", ended.stderr)
+        ended = self.chat("Who is Ada? " * 40 + "\n", code=USAGE)
+        self.assertIn("the question has", ended.stderr)
+
+    def test_is_for_one_rank(self):
+        ended = run(2, "evaluate", "chat", "--checkpoint", base(), "--chat-template", "tandem")
+        self.assertEqual(ended.code, USAGE, ended)
+
+
+if __name__ == "__main__":
+    unittest.main()

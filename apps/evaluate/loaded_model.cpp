@@ -15,8 +15,6 @@ void declareModelOptions(CLI::App& app, ModelOptions& options) {
                  "A run folder (its newest complete step), one step's folder, a Hugging Face folder or a GGUF file")
       ->required()
       ->type_name("PATH");
-  app.add_option("--base", options.base, "Where the model is that the checkpoint's adapters belong to, if it was moved")
-      ->type_name("PATH");
   app.add_option("--precision", options.precision, "Storage of weights and activations: fp32, bf16 or fp16")
       ->type_name("NAME");
   app.add_option("--quantize", options.quantize,
@@ -34,8 +32,7 @@ LoadedModel loadModel(comm::Communicator& world, const app::CommonOptions& commo
   const train::Device device = loaded.device();
   loaded.groups =
       std::make_unique<train::RankGroups>(world, device, grid.value_or(sharding::Grid{.data = world.size()}));
-  const std::unique_ptr<checkpoint::ModelSource> source =
-      train::openWithAdapters(world, options.checkpoint, options.base);
+  const std::unique_ptr<checkpoint::ModelSource> source = checkpoint::openModel(world, options.checkpoint);
   comm::agreeOn(world, [&] {
     if (grid && options.quantize != "none") {
       throw base::Error(base::ErrorKind::usage, "--quantize " + options.quantize + " and --shard " + grid->text() +

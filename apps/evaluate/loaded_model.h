@@ -16,7 +16,6 @@ namespace tandem::evaluate {
 
 struct ModelOptions {
   std::string checkpoint;
-  std::string base;  // of a checkpoint that holds adapters alone; empty: where it was
   std::string precision = "fp32";
   std::string quantize = "none";
   app::DeviceOptions device;

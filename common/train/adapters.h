@@ -7,14 +7,12 @@
 
 #include <cstdint>
 #include <filesystem>
-#include <memory>
 #include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "common/checkpoint/checkpoint.h"
-#include "common/checkpoint/model_source.h"
 #include "common/graph/adapt.h"
 
 namespace tandem::train {
@@ -34,7 +32,6 @@ struct AdapterOptions {
 
   // As progress and run.json have it.
   std::string json() const;
-  static AdapterOptions fromJson(const std::string& json);
 };
 
 // Those of a training program; none without options.
@@ -61,45 +58,7 @@ struct Base {
 };
 Base baseOf(const std::filesystem::path& step);
 
-// The base and adapters of a checkpoint that holds adapters alone; nothing for any other.
-struct Adapted {
-  Base base;
-  AdapterOptions options;
-};
-std::optional<Adapted> adaptedOf(const checkpoint::Metadata& metadata);
-
-// Adapters in the host's memory, to be put into their weights.
-class MergedAdapters {
- public:
-  // Reads all adapters of a checkpoint. Not collective. Throws Error of kind badData when it has none or they do not
-  // fit together.
-  MergedAdapters(const checkpoint::Reader& reader, const AdapterOptions& options);
-
-  // Adds scale * B A to elements [begin, begin + values.size()) of the flattened weight; nothing for a weight without
-  // adapters. The sum is made in float64 and rounded once.
-  void addTo(const std::string& weight, std::int64_t begin, std::span<float> values) const;
-
-  struct Pair {
-    std::string weight;
-    std::int64_t inputs = 0, outputs = 0;
-    std::vector<float> a;  // [rank, inputs]
-    std::vector<float> b;  // [outputs, rank]
-  };
-  bool adapts(const std::string& weight) const;
-  const std::vector<Pair>& pairs() const { return pairs_; }
-
- private:
-  std::vector<Pair> pairs_;
-  std::int64_t rank_;
-  double scale_;
-};
-
-// Opens any model as checkpoint::openModel does; of a checkpoint that holds adapters alone, the model that they make of
-// their base, which is looked for where it was, or at `base` if that is given. Collective. Throws Error of kind badData
-// when there is no base, or it is another than the adapters were learned for; of kind usage for a `base` of a model
-// that has none.
-std::unique_ptr<checkpoint::ModelSource> openWithAdapters(comm::Communicator& communicator,
-                                                          const std::filesystem::path& path,
-                                                          const std::filesystem::path& base);
+// Whether a checkpoint holds adapters alone. checkpoint::openModel reads such a one together with its base.
+bool holdsAdapters(const checkpoint::Metadata& metadata);
 
 }  // namespace tandem::train

@@ -86,7 +86,7 @@ checkpoint::Metadata metadataOfBase(const std::filesystem::path& base) {
     throw Error(ErrorKind::usage, place + " is no checkpoint of ours; checkpoint-convert import makes one of it");
   }
   checkpoint::Metadata metadata = checkpoint::readMetadata(base);
-  if (adaptedOf(metadata)) {
+  if (holdsAdapters(metadata)) {
     throw Error(ErrorKind::badData, place +
                                         " holds adapters alone, and a finetuning begins with a whole model: with their "
                                         "base, or with both merged");

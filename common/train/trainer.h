@@ -8,6 +8,7 @@
 #include <string>
 
 #include "common/checkpoint/checkpoint.h"
+#include "common/checkpoint/model_source.h"
 #include "common/comm/communicator.h"
 #include "common/data/batch_stream.h"
 #include "common/model/configuration.h"

@@ -88,15 +88,16 @@ answer_questions() {
 }
 
 convert_stage() {
-    local target newest
+    local target newest training=model # the finetuned model, where there is one
     export TANDEM_WATCHDOG=${watchdog}s
-    newest=$run/model/checkpoints/$(printf 'step-%08d' "$(newest_step)")/checkpoint.h5
+    ((${#conversations[@]} == 0)) || training=chat
+    newest=$run/$training/checkpoints/$(printf 'step-%08d' "$(newest_step)")/checkpoint.h5
     for target in "${exports[@]}"; do
         if [[ -e $run/$target ]]; then # it has its name once it is complete
             [[ $run/$target -ot $newest ]] || continue
             rm -r "${run:?}/$target"
         fi
-        launch "$ranks" "$bin/checkpoint-convert" export --checkpoint "$run/model" "${export_options[@]}" \
+        launch "$ranks" "$bin/checkpoint-convert" export --checkpoint "$run/$training" "${export_options[@]}" \
             --threads "$threads" --output "$run/$target" || return
     done
 }

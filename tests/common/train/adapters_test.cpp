@@ -27,11 +27,6 @@ TEST(Adapters, scaleByAlphaAndRank) {
   EXPECT_FLOAT_EQ((AdapterOptions{.rank = 16, .alpha = 32, .rankStabilised = true}).scale(), 8);
 }
 
-TEST(Adapters, areTheSameAfterTheirJson) {
-  const AdapterOptions options{.rank = 3, .alpha = 5.5, .dropout = 0.1, .rankStabilised = true, .targets = {"mlp"}};
-  EXPECT_EQ(AdapterOptions::fromJson(options.json()).json(), options.json());
-}
-
 TEST(Adapters, refuseNumbersOutOfRange) {
   for (const AdapterOptions& wrong :
        {AdapterOptions{.rank = 0}, AdapterOptions{.alpha = 0}, AdapterOptions{.alpha = std::nan("")},
@@ -64,15 +59,9 @@ TEST(Adapters, everySampleHasAKeyOfItsOwnForDropout) {
 }
 
 TEST(Adapters, aCheckpointSaysWhetherItHoldsThemAlone) {
-  EXPECT_FALSE(adaptedOf({.progress = ""}));
-  EXPECT_FALSE(adaptedOf({.progress = R"({"tokens": 3})"}));
-  const auto adapted = adaptedOf(
-      {.progress = R"({"adapters": {"rank": 2, "alpha": 4, "dropout": 0, "rank_stabilised": false, "targets": []},
-                       "base": {"path": "/runs/a", "fingerprint": "12"}})"});
-  ASSERT_TRUE(adapted);
-  EXPECT_EQ(adapted->base.path, "/runs/a");
-  EXPECT_EQ(adapted->options.rank, 2);
-  EXPECT_THROW(adaptedOf({.progress = R"({"adapters": {"rank": 2}})"}), base::Error);
+  EXPECT_FALSE(holdsAdapters({.progress = ""}));
+  EXPECT_FALSE(holdsAdapters({.progress = R"({"tokens": 3})"}));
+  EXPECT_TRUE(holdsAdapters({.progress = R"({"adapters": {"rank": 2}})"}));
 }
 
 }  // namespace

@@ -26,7 +26,8 @@ FlatLayout::FlatLayout(std::span<const Named> parameters, int ranks, Ownership o
 
 void FlatLayout::place(std::span<const Named> parameters, std::int64_t bucketElements) {
   bucketBegins_ = {0};
-  // By the sizes of the logical parameters, so that all ranks that split them cut at the same ones.
+  // By the sizes of the logical parameters, so that all ranks that split them cut at the same ones; and never in front
+  // of what some of them lack: a bucket is complete with its first parameter's gradient, at the same node on all.
   std::int64_t filled = 0;
   for (const Named& named : parameters) {
     const auto bucket = static_cast<std::int32_t>(bucketBegins_.size() - 1);
@@ -40,7 +41,9 @@ void FlatLayout::place(std::span<const Named> parameters, std::int64_t bucketEle
     TANDEM_ASSERT(parameters_.back().part.shape() == named.shape, "a parameter is not what its layout says");
     count_ += roundUp(count);
     filled += roundUp(parameters_.back().part.whole().count());
-    if (filled < bucketElements) continue;
+    const bool isLast = &named == &parameters.back();
+    const Named* const next = isLast ? nullptr : &named + 1;
+    if (filled < bucketElements || (next != nullptr && next->part && next->part->isOfOneRank())) continue;
     bucketBegins_.push_back(count_);
     filled = 0;
   }

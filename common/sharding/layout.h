@@ -89,6 +89,10 @@ class Part {
   bool isCopy() const { return isCopy_; }
   void markCopy() { isCopy_ = true; }
 
+  // One tensor rank holds all of it and the others nothing, since one alone adds it to what all compute together.
+  bool isOfOneRank() const { return isOfOneRank_; }
+  void markOfOneRank() { isOfOneRank_ = true; }
+
  private:
   std::int64_t rowElements() const;  // of the whole, behind axis 0
 
@@ -97,6 +101,7 @@ class Part {
   std::vector<HeldRange> ranges_;
   int rank_ = 0;
   bool isCopy_ = false;
+  bool isOfOneRank_ = false;
 };
 
 }  // namespace tandem::sharding

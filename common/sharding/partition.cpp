@@ -257,8 +257,10 @@ class Partitioner {
     if (bias != none) {
       const Shape& shape = tensor(bias).shape;
       const std::vector<HeldRange> held = {{{0, rank_ == 0 ? shape[0] : 0}, 0, 1}};
-      const TensorId part = parameter(bias, Part(shape, 0, held, rank_));
-      node.inputs[2] = rank_ == 0 ? part : none;
+      Part part(shape, 0, held, rank_);
+      part.markOfOneRank();
+      const TensorId own = parameter(bias, part);
+      node.inputs[2] = rank_ == 0 ? own : none;
     }
     sumRows(std::move(node), 1);
   }

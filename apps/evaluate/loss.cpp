@@ -9,8 +9,6 @@
 #include "apps/evaluate/loaded_model.h"
 #include "apps/shared/training_options.h"
 #include "common/telemetry/metrics.h"
-#include "common/tokenizer/tokenizer.h"
-#include "common/tokenizer/tokenizer_json.h"
 #include "common/train/loss_evaluator.h"
 
 namespace tandem::evaluate {
@@ -33,8 +31,7 @@ void checkFit(const LoadedModel& loaded, const data::Dataset& dataset, std::int6
                       place + " has a vocabulary of " + std::to_string(dataset.description().vocabularySize) +
                           " tokens, the model of " + std::to_string(loaded.configuration.vocabularySize));
   }
-  if (!loaded.tokenizer.empty() && tokenizer::fromJson(loaded.tokenizer, "the checkpoint's tokenizer").hash() !=
-                                       dataset.description().tokenizerHash) {
+  if (!loaded.tokenizer.empty() && !data::meansTheSame(dataset, loaded.tokenizer, "the checkpoint's tokenizer")) {
     throw base::Error(base::ErrorKind::badData,
                       place +
                           " was encoded with another tokenizer than the model's; encode it with "

@@ -7,6 +7,7 @@
 #include "common/base/error.h"
 #include "common/base/files.h"
 #include "common/base/hash.h"
+#include "common/tokenizer/tokenizer_json.h"
 
 namespace tandem::data {
 namespace {
@@ -159,6 +160,19 @@ void Dataset::readTokens(std::int64_t begin, std::span<std::int32_t> target) con
 void Dataset::readLossMask(std::int64_t begin, std::span<std::uint8_t> target) const {
   TANDEM_ASSERT(hasLossMask(), "the dataset has no loss mask");
   lossMask_->read(begin, static_cast<std::int64_t>(target.size()), target.data());
+}
+
+bool meansTheSame(const Dataset& dataset, const std::string& json, const std::string& origin) {
+  const tokenizer::Tokenizer one = tokenizer::fromJson(json, origin);
+  if (one.hash() == dataset.description().tokenizerHash) return true;
+  const tokenizer::Tokenizer other = tokenizer::fromJson(dataset.description().tokenizer,
+                                                         "the tokenizer of dataset '" + dataset.path().string() + "'");
+  if (one.vocabularySize() != other.vocabularySize()) return false;
+  for (std::int64_t i = 0; i < one.vocabularySize(); ++i) {
+    const auto id = static_cast<tokenizer::TokenId>(i);
+    if (one.tokenBytes(id) != other.tokenBytes(id) || one.isSpecial(id) != other.isSpecial(id)) return false;
+  }
+  return true;
 }
 
 // A 1-D dataset that is filled from its start: appended by whole chunks, or written in one piece when it stays short.

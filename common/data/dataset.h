@@ -72,6 +72,11 @@ class Dataset {
   mutable std::vector<std::byte> scratch_;
 };
 
+// Whether ids mean the same text in a dataset and to a tokenizer (a tokenizer.json; `origin` names it in messages): it
+// is the one that the dataset was encoded with, or has the same tokens, as one has that came back from GGUF, which does
+// not keep all else. Throws Error of kind badData for a text that is no tokenizer.
+bool meansTheSame(const Dataset& dataset, const std::string& json, const std::string& origin);
+
 // Writes a dataset. It grows under the name PATH.partial and gets its own name in finish(), when it is complete and
 // synced; a writer destroyed before that removes what it wrote.
 class DatasetWriter {

@@ -14,7 +14,6 @@
 #include "common/runtime/matrix_rate.h"
 #include "common/telemetry/device_limits.h"
 #include "common/telemetry/report.h"
-#include "common/tokenizer/tokenizer_json.h"
 #include "common/train/model_state.h"
 
 namespace tandem::train {
@@ -96,11 +95,7 @@ checkpoint::Metadata metadataOfBase(const std::filesystem::path& base) {
 
 void checkTokenizerOfBase(const std::filesystem::path& base, const data::Dataset& dataset) {
   const std::string text = checkpoint::readMetadata(base).tokenizer;
-  if (text.empty()) return;
-  if (tokenizer::fromJson(text, "the tokenizer of '" + base.string() + "'").hash() ==
-      dataset.description().tokenizerHash) {
-    return;
-  }
+  if (text.empty() || data::meansTheSame(dataset, text, "the tokenizer of '" + base.string() + "'")) return;
   throw Error(ErrorKind::badData, "'" + dataset.path().string() +
                                       "' was encoded with another tokenizer than the model '" + base.string() +
                                       "' has; encode it with that: tokenize encode --tokenizer " + base.string());

@@ -255,7 +255,7 @@ class RunFolder(unittest.TestCase):
         ended = run(2, "pretrain", *arguments, "--dry-run", "--cluster", cluster)
         self.assertEqual(ended.code, 2, ended)
         self.assertIn("line 1: 'nodes' must be a number from 1", ended.err)
-        ended = run(1, "pretrain", *arguments, "--cluster", cluster)
+        ended = run(1, "pretrain", *arguments, "--steps", 1, "--cluster", cluster)
         self.assertEqual(ended.code, 2, ended)
         self.assertIn("it goes with --dry-run", ended.err)
 

@@ -1,3 +1,5 @@
+#include <cmath>
+
 #include "tests/kernels/operators/label.h"
 #include "tests/kernels/operators/operator_case.h"
 
@@ -8,7 +10,7 @@ namespace {
 // Linear in its input, so its gradient is the same operator over the gradient: with the mask of the same keys.
 Case makeCase(std::int64_t rows, std::int64_t width, float rate, bool inPlace = false) {
   Case c("dropout",
-         label({{"rows", rows}, {"width", width}}) + (rate > 0 ? "_drops" : "_scales") + (inPlace ? "_inPlace" : ""));
+         label({{"rows", rows}, {"width", width}, {"percent", std::lround(100 * rate)}}) + (inPlace ? "_inPlace" : ""));
   c.tolerance(1e-6, 1e-2);
   c.tensor("input", {rows, width}, normal()).tensor("gradOutput", {rows, width}, normal());
   if (rate > 0) c.index("keys", {rows, 2}, uniformIndex(1 << 30));

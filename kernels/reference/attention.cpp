@@ -33,9 +33,10 @@ Seen seenBy(const Call& op, Index batch, Index t) {
 }
 
 double logSumExpOf(const std::vector<double>& scores) {
-  double largest = -std::numeric_limits<double>::infinity();
+  constexpr double nothing = -std::numeric_limits<double>::infinity();
+  if (std::all_of(scores.begin(), scores.end(), [](double score) { return score == nothing; })) return nothing;
+  double largest = nothing;
   for (const double score : scores) largest = std::max(largest, score);
-  if (scores.empty()) return largest;
   double sum = 0;
   for (const double score : scores) sum += std::exp(score - largest);
   return largest + std::log(sum);
@@ -141,9 +142,8 @@ void run(const MergeAttention& op) {
       for (Index t = 0; t < time; ++t) {
         const Index statistic = (b * heads + h) * time + t;
         const double mine = load(op.logSumExp, statistic), other = load(op.otherLogSumExp, statistic);
-        const double nothing = -std::numeric_limits<double>::infinity();
-        const bool seesNothing = mine == nothing && other == nothing;
-        const double both = seesNothing ? nothing : logSumExpOf({mine, other});
+        const double both = logSumExpOf({mine, other});
+        const bool seesNothing = both == -std::numeric_limits<double>::infinity();
         const double share = seesNothing ? 0 : std::exp(mine - both);
         const double otherShare = seesNothing ? 0 : std::exp(other - both);
         for (Index i = 0; i < op.output.shape[3]; ++i) {

@@ -18,7 +18,7 @@ double toleranceOf(const Case& recipe, DType varied, const std::string& operand)
   const Storage storage = recipe.operand(operand).storage;
   if (varied == DType::bf16 || storage == Storage::half) return recipe.halfTolerance;
   const bool isFloat16 = varied == DType::f16 || storage == Storage::float16;
-  return isFloat16 ? recipe.halfTolerance / 4 : recipe.singleTolerance;
+  return isFloat16 ? std::max(recipe.singleTolerance, recipe.halfTolerance / 4) : recipe.singleTolerance;
 }
 
 // Root mean square of the finite elements.

@@ -127,7 +127,7 @@ class Case {
     return *this;
   }
   // Largest allowed error, relative to the magnitude of the element and of the operand's typical element; `half` is
-  // that of bfloat16; float16 with its three bits more may err by a fourth of it.
+  // that of bfloat16; float16 with its three bits more may err by a fourth of it, or as float32.
   Case& tolerance(double single, double half) {
     singleTolerance = single;
     halfTolerance = half;

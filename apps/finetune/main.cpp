@@ -101,7 +101,7 @@ int run(comm::Communicator& world, const app::CommonOptions& common, Settings& s
   train::TrainOptions options;
   comm::agreeOn(world, [&] { options = complete(settings, world.size()); });
   if (settings.texts.dryRun) {
-    app::chooseMicroBatch(world, nullptr, settings.texts, options);
+    app::chooseSplit(world, nullptr, settings.texts, options);
     const std::string plan = train::describePlan(options, world.size());
     if (world.rank() == 0) std::cout << plan;
     return 0;
@@ -110,7 +110,7 @@ int run(comm::Communicator& world, const app::CommonOptions& common, Settings& s
   settings.conversations.threads = common.threads;
   finetune::encodeConversations(world, options, settings.conversations);
   const app::ChosenDevice chosen = app::chooseDevice(world, common, settings.texts.device);
-  app::chooseMicroBatch(world, &chosen, settings.texts, options);
+  app::chooseSplit(world, &chosen, settings.texts, options);
   train::Trainer trainer(world, chosen.device(), options, app::describeRun(world, common, "finetune"));
   const int code = trainer.run();
   if (common.json) app::printJson(trainer.summary());

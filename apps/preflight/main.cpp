@@ -143,7 +143,7 @@ class Preflight {
   int run() {
     app::DeviceOptions device = options_.texts.device;
     chosen_ = app::chooseDevice(world_, common_, device);
-    if (run_) app::chooseMicroBatch(world_, &chosen_, options_.texts, *run_);
+    if (run_) app::chooseSplit(world_, &chosen_, options_.texts, *run_);
     telemetry::RankFacts facts;
     measure(facts);
     evidence_.ranks = gatherFacts(world_, facts);

@@ -17,7 +17,7 @@ int pretrain(comm::Communicator& world, const app::CommonOptions& common, const 
              const app::TrainingTexts& texts) {
   train::TrainOptions options = app::completeTrainingOptions(declared, texts);
   if (texts.dryRun) {
-    if (texts.cluster.empty()) app::chooseMicroBatch(world, nullptr, texts, options);
+    if (texts.cluster.empty()) app::chooseSplit(world, nullptr, texts, options);
     const std::string plan =
         texts.cluster.empty() ? train::describePlan(options, world.size()) : app::describeClusterPlan(options, texts);
     if (world.rank() == 0) std::cout << plan;
@@ -25,7 +25,7 @@ int pretrain(comm::Communicator& world, const app::CommonOptions& common, const 
   }
   base::watchStopSignals();
   const app::ChosenDevice chosen = app::chooseDevice(world, common, texts.device);
-  app::chooseMicroBatch(world, &chosen, texts, options);
+  app::chooseSplit(world, &chosen, texts, options);
   train::Trainer trainer(world, chosen.device(), options, app::describeRun(world, common, "pretrain"));
   const int code = trainer.run();
   if (common.json) app::printJson(trainer.summary());

@@ -15,9 +15,10 @@ sharding::PlanRequest planRequest(const train::TrainOptions& options, const Trai
 // What --dry-run --cluster prints. Reads the descriptions of model and cluster, and nothing else.
 std::string describeClusterPlan(const train::TrainOptions& options, const TrainingTexts& texts);
 
-// With --micro-batch auto: sets the most rows that fit into the memory of every rank; else changes nothing. `chosen` is
-// null where nothing is going to be computed. Collective.
-void chooseMicroBatch(comm::Communicator& world, const ChosenDevice* chosen, const TrainingTexts& texts,
-                      train::TrainOptions& options);
+// With --shard auto: measures the ranks that there are, and sets the grid, the recomputation and the micro batch as
+// planned for them. With --micro-batch auto: sets the most rows that fit into the memory of every rank; else changes
+// nothing. `chosen` is null where nothing is going to be computed; then nothing can be measured. Collective.
+void chooseSplit(comm::Communicator& world, const ChosenDevice* chosen, const TrainingTexts& texts,
+                 train::TrainOptions& options);
 
 }  // namespace tandem::app

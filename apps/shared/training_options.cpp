@@ -145,7 +145,8 @@ void declareRunOptions(CLI::App& app, train::TrainOptions& options, TrainingText
 
 void declareShard(CLI::App& app, std::string& text) {
   app.add_option("--shard", text,
-                 "How the model is split over the ranks, such as dp=2,tp=2,zero=1; by default every rank has all of it")
+                 "How the model is split over the ranks, such as dp=2,tp=2,zero=1, or auto: as planned for the ranks "
+                 "that there are; by default every rank has all of it")
       ->type_name("GRID");
 }
 
@@ -153,7 +154,9 @@ train::TrainOptions completeTrainingOptions(train::TrainOptions options, const T
   options.optimizer.method = optim::parseMethod(texts.optimizer);
   options.schedule.kind = optim::parseSchedule(texts.schedule);
   if (texts.recompute != "auto") options.recompute = graph::parseRecompute(texts.recompute);
-  if (!texts.shard.empty()) options.grid = sharding::parseGrid(texts.shard, base::identity().ranks);
+  if (!texts.shard.empty() && texts.shard != "auto" && texts.cluster.empty()) {
+    options.grid = sharding::parseGrid(texts.shard, base::identity().ranks);
+  }
   options.timeLimit = base::parseDuration(texts.timeLimit);
   options.storage = train::parsePrecision(texts.precision);
   options.optimizer.states = optim::parseStates(texts.optimizerStates);

@@ -21,7 +21,7 @@ struct TrainingTexts {
   std::string optimizerStates = "fp32";
   std::string cudaGraphs = "off";
   std::string timeLimit = "0s";
-  std::string shard;    // empty: data parallel over all ranks
+  std::string shard;    // a grid or "auto"; empty: data parallel over all ranks
   std::string cluster;  // the description of another cluster to plan for
   std::string onStraggler = "warn";
   DeviceOptions device;

@@ -79,7 +79,9 @@ std::vector<Grid> gridsOf(const PlanRequest& request) {
 // Weighs all plans of a request.
 class Search {
  public:
-  explicit Search(const PlanRequest& request) : request_(request), predictor_(request) {}
+  Search(const PlanRequest& request, detail::Predictor& predictor) : request_(request), predictor_(predictor) {
+    predictor_.planFor(request);
+  }
 
   void run() {
     const std::int64_t rows = request_.batchTokens / request_.sequenceLength;
@@ -151,28 +153,28 @@ class Search {
   }
 
   const PlanRequest& request_;
-  detail::Predictor predictor_;
+  detail::Predictor& predictor_;
   Planning planning_;
   std::vector<Plan> fitting_;
   std::optional<Plan> smallest_;
 };
 
 // "16 devices of this kind", or nothing when that is no way out.
-std::string enoughDevices(const PlanRequest& request) {
+std::string enoughDevices(const PlanRequest& request, detail::Predictor& predictor) {
   if (request.grid) return "";
   PlanRequest larger = request;
   constexpr int most = 16384;
   while (larger.cluster.devices() < most) {
     int& doubled = request.cluster.nodes > 1 ? larger.cluster.nodes : larger.cluster.devicesPerNode;
     doubled *= 2;
-    Search search(larger);
+    Search search(larger, predictor);
     search.run();
     if (search.found()) return std::to_string(larger.cluster.devices()) + " devices of this kind";
   }
   return "";
 }
 
-[[noreturn]] void refuse(const PlanRequest& request, const Search& search) {
+[[noreturn]] void refuse(const PlanRequest& request, const Search& search, detail::Predictor& predictor) {
   const Cluster& cluster = request.cluster;
   std::string message =
       "no plan for this model on the " + std::to_string(cluster.devices()) + " devices of '" + cluster.name + "'";
@@ -189,7 +191,7 @@ std::string enoughDevices(const PlanRequest& request) {
              ", activations " + base::formatBytes(memory.activations) + "), and a device has " +
              base::formatBytes(cluster.usableBytes()) + "; it would fit with " + base::formatBytes(memory.total()) +
              " a device";
-  const std::string devices = enoughDevices(request);
+  const std::string devices = enoughDevices(request, predictor);
   throw Error(ErrorKind::usage, message + (devices.empty() ? "" : ", or on " + devices));
 }
 
@@ -205,9 +207,10 @@ void check(const PlanRequest& request) {
 
 Planning planTraining(const PlanRequest& request) {
   check(request);
-  Search search(request);
+  detail::Predictor predictor(request);
+  Search search(request, predictor);
   search.run();
-  if (!search.found()) refuse(request, search);
+  if (!search.found()) refuse(request, search, predictor);
   return search.finish();
 }
 

@@ -4,6 +4,7 @@
 
 #include "common/graph/operators.h"
 #include "common/model/transformer.h"
+#include "common/sharding/partition.h"
 
 namespace tandem::sharding {
 namespace {
@@ -17,9 +18,10 @@ using graph::Tensor;
 constexpr std::int64_t fewLayers = 2;
 
 Program trainingProgram(model::Configuration configuration, std::int64_t layers, std::int64_t sequenceLength,
-                        base::DType storage, graph::Recompute recompute) {
+                        base::DType storage, graph::Recompute recompute, int tensorRanks) {
   configuration.layers = layers;
-  const Program forward = graph::fuse(model::buildLoss(configuration, 1, sequenceLength, storage));
+  const Program whole = model::buildLoss(configuration, 1, sequenceLength, storage);
+  const Program forward = graph::fuse(splitOverTensorRanks(whole, 0, tensorRanks).program);
   return graph::recompute(graph::fuse(graph::differentiate(forward)), recompute);
 }
 
@@ -64,7 +66,7 @@ void countNodes(const Program& program, StepCounts& counts) {
   }
 }
 
-void countParameters(const Program& program, StepCounts& counts) {
+void countParameters(const Program& program, RankCounts& counts) {
   for (const graph::TensorId id : program.ofRole(Role::parameter)) {
     const Tensor& parameter = program.tensor(id);
     if (parameter.name.starts_with("layers.1.")) counts.layerParameters += parameter.shape.count();
@@ -79,16 +81,24 @@ void countParameters(const Program& program, StepCounts& counts) {
 StepCounts countStep(const model::Configuration& configuration, std::int64_t sequenceLength, base::DType storage,
                      graph::Recompute recompute) {
   StepCounts counts;
-  const Program few = trainingProgram(configuration, fewLayers, sequenceLength, storage, recompute);
-  const Program more = trainingProgram(configuration, fewLayers + 1, sequenceLength, storage, recompute);
-  countNodes(more, counts);
+  const Program program = trainingProgram(configuration, fewLayers + 1, sequenceLength, storage, recompute, 1);
+  countNodes(program, counts);
+  return counts;
+}
+
+RankCounts countRank(const model::Configuration& configuration, std::int64_t sequenceLength, base::DType storage,
+                     graph::Recompute recompute, int tensorRanks) {
+  const auto program = [&](std::int64_t layers) {
+    return trainingProgram(configuration, layers, sequenceLength, storage, recompute, tensorRanks);
+  };
+  const Program few = program(fewLayers), more = program(fewLayers + 1);
+  RankCounts counts;
   countParameters(more, counts);
   const std::int64_t fewBytes = graph::planMemory(few).peakLiveBytes;
-  const std::int64_t moreBytes = graph::planMemory(more).peakLiveBytes;
-  counts.keptBytes = moreBytes - fewBytes;
-  counts.transientBytes = fewBytes - fewLayers * counts.keptBytes;
+  counts.kept = graph::planMemory(more).peakLiveBytes - fewBytes;
+  counts.transient = fewBytes - fewLayers * counts.kept;
   for (const Role role : {Role::input, Role::output}) {
-    for (const graph::TensorId id : more.ofRole(role)) counts.inputBytes += bytesOf(more.tensor(id));
+    for (const graph::TensorId id : few.ofRole(role)) counts.inputs += bytesOf(few.tensor(id));
   }
   return counts;
 }

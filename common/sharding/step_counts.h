@@ -25,18 +25,25 @@ struct StepCounts {
   std::vector<NodeCount> front;  // the embedding, forward and backward
   std::vector<NodeCount> layer;  // one layer
   std::vector<NodeCount> back;   // last norm, projection, loss
+};
 
+// What one tensor rank holds, the first, which has no less than another.
+struct RankCounts {
   // Elements of parameters; `back` without a tied projection.
   std::int64_t frontParameters = 0;
   std::int64_t layerParameters = 0;
   std::int64_t backParameters = 0;
 
-  std::int64_t keptBytes = 0;       // of a row, by each layer, until its backward pass
-  std::int64_t transientBytes = 0;  // of a row, alive beside what all layers keep when most is
-  std::int64_t inputBytes = 0;      // of a row: tokens, targets, losses and the like
+  // Bytes of a row's activations: what a layer keeps until its backward pass, what is alive beside it when most is, and
+  // tokens, targets, losses and the like.
+  std::int64_t kept = 0;
+  std::int64_t transient = 0;
+  std::int64_t inputs = 0;
 };
 
 StepCounts countStep(const model::Configuration& configuration, std::int64_t sequenceLength, base::DType storage,
                      graph::Recompute recompute);
+RankCounts countRank(const model::Configuration& configuration, std::int64_t sequenceLength, base::DType storage,
+                     graph::Recompute recompute, int tensorRanks);
 
 }  // namespace tandem::sharding

@@ -38,11 +38,29 @@ base::DType parsePrecision(const std::string& text) {
   throw Error(ErrorKind::usage, "--precision is '" + text + "'; it can be fp32, bf16 or fp16");
 }
 
+std::string whyNotRunnable(const TrainOptions& options, const sharding::Grid& grid) {
+  if (grid.zero > 1) return "of ZeRO there are the stages 0 and 1; use zero=1";
+  if (grid.pipeline > 1 && options.cudaGraphs) {
+    return "--cuda-graphs on records whole micro batches, which pp=" + std::to_string(grid.pipeline) +
+           " interleaves; use pp=1 or --cuda-graphs off";
+  }
+  if (options.fp8 && (grid.tensor > 1 || grid.pipeline > 1)) {
+    return "--fp8 keeps one scale a matrix, which tp and pp share out over ranks; use tp=1 and pp=1";
+  }
+  if (options.adapters && (grid.tensor > 1 || grid.pipeline > 1 || grid.context > 1)) {
+    return "adapters are learned by data-parallel ranks alone; use dp=" + std::to_string(grid.ranks());
+  }
+  if (grid.tensor > 1 && options.optimizer.method == optim::Method::muon) {
+    return "Muon works on whole matrices, which tp=" + std::to_string(grid.tensor) +
+           " cuts; use tp=1 or --optimizer adamw";
+  }
+  return "";
+}
+
 sharding::Grid gridOf(const TrainOptions& options, int ranks) {
   const sharding::Grid grid = options.grid ? *options.grid : sharding::Grid{.data = ranks};
-  if (grid.zero > 1) {
-    throw Error(ErrorKind::usage, "--shard " + grid.text() + ": of ZeRO there are the stages 0 and 1; use zero=1");
-  }
+  const std::string reason = whyNotRunnable(options, grid);
+  if (!reason.empty()) throw Error(ErrorKind::usage, "--shard " + grid.text() + ": " + reason);
   return grid;
 }
 

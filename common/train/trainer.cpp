@@ -133,7 +133,12 @@ Trainer::Trainer(comm::Communicator& communicator, const Device& device, TrainOp
     if (!options_.base.empty()) companions_ = metadataOfBase(options_.base).companions;
     const sharding::Grid grid = gridOf(options_, communicator_.size());
     sharding::demandFitting(grid, configuration_, options_.sequenceLength);
-    refuseUnsplittable(grid);
+    if (options_.fp8 && !device_.backend.whyNoFp8().empty()) {
+      throw Error(ErrorKind::usage, "--fp8 cannot run here: " + device_.backend.whyNoFp8());
+    }
+    if (options_.fp8 && options_.adapters) {
+      throw Error(ErrorKind::usage, "--fp8 is for whole weights that are trained, not for adapters beside frozen ones");
+    }
     shape_ = shareOut(options_, grid.data);
     options_.optimizer.seed = options_.seed;
     openData();
@@ -200,33 +205,6 @@ void Trainer::takeMemory() {
 
 std::int64_t Trainer::parameterCount() const {
   return model::buildLoss(configuration_, 1, 1, options_.storage).parameterCount();
-}
-
-void Trainer::refuseUnsplittable(const sharding::Grid& grid) const {
-  if (grid.pipeline > 1 && options_.cudaGraphs) {
-    throw Error(ErrorKind::usage, "--cuda-graphs on records whole micro batches, which pp=" +
-                                      std::to_string(grid.pipeline) + " interleaves; use pp=1 or --cuda-graphs off");
-  }
-  if (options_.fp8 && (grid.tensor > 1 || grid.pipeline > 1)) {
-    throw Error(ErrorKind::usage, "--shard " + grid.text() +
-                                      ": --fp8 keeps one scale a matrix, which tp and pp share out over ranks; use " +
-                                      "tp=1 and pp=1");
-  }
-  if (options_.fp8 && !device_.backend.whyNoFp8().empty()) {
-    throw Error(ErrorKind::usage, "--fp8 cannot run here: " + device_.backend.whyNoFp8());
-  }
-  if (options_.adapters && options_.fp8) {
-    throw Error(ErrorKind::usage, "--fp8 is for whole weights that are trained, not for adapters beside frozen ones");
-  }
-  if (options_.adapters && (grid.tensor > 1 || grid.pipeline > 1 || grid.context > 1)) {
-    throw Error(ErrorKind::usage, "--shard " + grid.text() +
-                                      ": adapters are learned by data-parallel ranks alone; use " +
-                                      "dp=" + std::to_string(communicator_.size()));
-  }
-  if (grid.tensor > 1 && options_.optimizer.method == optim::Method::muon) {
-    throw Error(ErrorKind::usage, "--shard " + grid.text() + ": Muon works on whole matrices, which tp=" +
-                                      std::to_string(grid.tensor) + " cuts; use tp=1 or --optimizer adamw");
-  }
 }
 
 void Trainer::openData() {

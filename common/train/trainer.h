@@ -46,7 +46,6 @@ class Trainer {
   void takeMemory();
   void openData();
   void checkFit() const;
-  void refuseUnsplittable(const sharding::Grid& grid) const;
   std::int64_t parameterCount() const;  // of the whole model
   void openRunFolder();
   void resumeOrInitialise();

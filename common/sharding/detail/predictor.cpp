@@ -23,10 +23,10 @@ struct Seconds {
 // One plan of a request: all that its formulas need, named.
 class Case {
  public:
-  Case(const PlanRequest& request, const StepCounts& counts, Plan& plan)
+  Case(const PlanRequest& request, const StepCounts& counts, const RankCounts& held, Plan& plan)
       : c_(request.configuration),
         cluster_(request.cluster),
-        counts_(counts),
+        held_(held),
         plan_(plan),
         grid_(plan.grid),
         low_(request.storage != base::DType::f32),
@@ -65,19 +65,19 @@ class Case {
 
   // Elements of the parameters that a rank of this stage computes with.
   double parametersOf(int stage) const {
-    std::int64_t elements = plan_.stageLayers[static_cast<std::size_t>(stage)] * counts_.layerParameters;
+    std::int64_t elements = plan_.stageLayers[static_cast<std::size_t>(stage)] * held_.layerParameters;
     const bool last = stage + 1 == grid_.pipeline;
-    if (stage == 0) elements += counts_.frontParameters;
-    if (last) elements += counts_.backParameters;
-    if (last && stage > 0 && c_.tiedEmbeddings) elements += counts_.frontParameters;
-    return real(elements) * tensorShare_;
+    if (stage == 0) elements += held_.frontParameters;
+    if (last) elements += held_.backParameters;
+    if (last && stage > 0 && c_.tiedEmbeddings) elements += held_.frontParameters;
+    return real(elements);
   }
 
   PredictedMemory memoryOf(int stage) const {
     const double parameters = parametersOf(stage);
     const double shared = parameters / grid_.replicas();
     // What ZeRO 2 and 3 still hold whole: the layer at work, and the next one's weights on their way.
-    const double layer = std::min(real(counts_.layerParameters) * tensorShare_, parameters);
+    const double layer = std::min(real(held_.layerParameters), parameters);
     PredictedMemory memory;
     const auto bytes = [](double elements, double each) { return static_cast<std::int64_t>(elements * each); };
     memory.weights = bytes(grid_.zero >= 3 ? shared + 2 * layer : parameters, valueBytes_);
@@ -89,14 +89,12 @@ class Case {
   }
 
   std::int64_t activationsOf(int stage) const {
-    // One forward and one backward in turn: the first stage has begun as many micro batches as there are stages.
+    // One forward and one backward in turn: the first stage has begun as many micro batches as there are stages, each
+    // with memory of its own.
     const std::int64_t begun = std::min<std::int64_t>(grid_.pipeline - stage, plan_.microBatches);
-    const double share = rows_ / grid_.context;
-    const double kept = real(counts_.keptBytes * plan_.stageLayers[static_cast<std::size_t>(stage)]) * tensorShare_;
-    // All positions, gathered in front of a product, and the summands behind one.
-    const double gathered = grid_.tensor > 1 ? 2.0 * rowTokens_ * rows_ * real(c_.width) * valueBytes_ : 0.0;
-    return static_cast<std::int64_t>(share * (kept * real(begun) + real(counts_.transientBytes) * tensorShare_) +
-                                     gathered + share * real(counts_.inputBytes));
+    const std::int64_t whole =
+        held_.kept * plan_.stageLayers[static_cast<std::size_t>(stage)] + held_.transient + held_.inputs;
+    return static_cast<std::int64_t>(rows_ / grid_.context * real(whole * begun));
   }
 
   void predictMemory() {
@@ -221,7 +219,7 @@ class Case {
 
   const model::Configuration& c_;
   const Cluster& cluster_;
-  const StepCounts& counts_;
+  const RankCounts& held_;
   Plan& plan_;
   Grid grid_;
   bool low_;
@@ -239,13 +237,22 @@ class Case {
 Plan detail::Predictor::predict(const Grid& grid, graph::Recompute recompute, std::int64_t microBatch) {
   std::optional<StepCounts>& counts = counts_[static_cast<std::size_t>(recompute)];
   if (!counts) {
-    counts = countStep(request_.configuration, request_.sequenceLength, request_.storage, recompute);
+    counts = countStep(request_->configuration, request_->sequenceLength, request_->storage, recompute);
   }
   Plan plan{.grid = grid, .recompute = recompute, .microBatch = microBatch};
-  const std::int64_t rowsOfRank = request_.batchTokens / request_.sequenceLength / grid.data;
+  const std::int64_t rowsOfRank = request_->batchTokens / request_->sequenceLength / grid.data;
   plan.microBatches = divideUp(rowsOfRank, microBatch);
-  Case(request_, *counts, plan).predict();
+  Case(*request_, *counts, rankCountsOf(recompute, grid.tensor), plan).predict();
   return plan;
+}
+
+const RankCounts& detail::Predictor::rankCountsOf(graph::Recompute recompute, int tensorRanks) {
+  const auto [entry, isNew] = rankCounts_.try_emplace({recompute, tensorRanks});
+  if (isNew) {
+    entry->second =
+        countRank(request_->configuration, request_->sequenceLength, request_->storage, recompute, tensorRanks);
+  }
+  return entry->second;
 }
 
 std::vector<std::int64_t> balanceStages(std::int64_t layers, int stages, double backLayers) {

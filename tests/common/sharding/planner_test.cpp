@@ -86,6 +86,27 @@ TEST(PlannersMemory, isThatOfTheRealProgramWithinFivePercent) {
   }
 }
 
+TEST(PlannersMemory, ofTensorRanksIsThatOfTheirRealProgramWithinFivePercent) {
+  for (const model::Configuration& configuration : {llama(5), gpt2(4)}) {
+    for (const Recompute recompute : {Recompute::nothing, Recompute::selective, Recompute::full}) {
+      for (const int tensor : {2, 4}) {
+        const PlanRequest request = requestOf(configuration, machine(1, 4));
+        const Grid grid{.tensor = tensor};
+        const graph::Program program = train::trainingProgram(
+            train::lossPart(configuration, 2, request.sequenceLength, request.storage, grid, {}).program, recompute);
+        const std::int64_t real = graph::planMemory(program).arenaBytes + bytesOfRole(program, graph::Role::input) +
+                                  bytesOfRole(program, graph::Role::output);
+        const Plan plan = predict(request, grid, recompute, 2);
+        EXPECT_NEAR(static_cast<double>(plan.memory.activations) / static_cast<double>(real), 1, 0.05)
+            << configuration.type << ", " << tensor << " ranks, recompute " << recomputeText(recompute);
+        EXPECT_NEAR(static_cast<double>(plan.memory.weights),
+                    static_cast<double>(bytesOfRole(program, graph::Role::parameter)),
+                    0.05 * static_cast<double>(plan.memory.weights));
+      }
+    }
+  }
+}
+
 TEST(PlannersMemory, isSharedOutByTheStagesOfZero) {
   const PlanRequest request = requestOf(llama(6), machine(1, 4));
   const auto memory = [&](int zero) {
@@ -117,9 +138,9 @@ TEST(PlannersMemory, ofAPipelineHoldsTheMicroBatchesThatHaveBegun) {
   const auto activations = [&](int stages) {
     return predict(request, {.pipeline = stages}, Recompute::nothing, 1).memory.activations;
   };
-  // Half of the layers for two micro batches: about as much as all layers for one.
-  const auto alone = static_cast<double>(activations(1));
-  EXPECT_NEAR(static_cast<double>(activations(2)), alone, 0.2 * alone);
+  // Half of the layers for two micro batches, and what is alive beside them twice.
+  EXPECT_GE(activations(2), activations(1));
+  EXPECT_LT(activations(2), 2 * activations(1));
   // One micro batch in all cannot have begun twice.
   const PlanRequest one = requestOf(llama(8), machine(1, 4), 1);
   EXPECT_LT(predict(one, {.pipeline = 2}, Recompute::nothing, 1).memory.activations, activations(2));
@@ -227,12 +248,12 @@ TEST(Planner, splitsTheModelWhereItDoesNotFitOtherwise) {
 }
 
 TEST(Planner, isNeverSlowerNorSplitsMoreWithMoreMemory) {
-  for (const model::Configuration& configuration : {llama(6), llama(12), gpt2(4)}) {
-    for (const auto& [nodes, devices] : {std::pair{1, 4}, {4, 1}, {2, 4}}) {
+  for (const model::Configuration& configuration : {llama(6), gpt2(4)}) {
+    for (const auto& [nodes, devices] : {std::pair{4, 1}, {2, 2}}) {
       PlanRequest request = requestOf(configuration, machine(nodes, devices));
       double before = INFINITY;
       int fitted = 0, splitBefore = 1 << 20;
-      for (std::int64_t memory = 1 << 18; memory <= gibi; memory += memory / 2) {
+      for (std::int64_t memory = 1 << 18; memory <= gibi; memory *= 2) {
         request.cluster.memoryBytes = memory;
         try {
           const Planning planning = planTraining(request);

@@ -8,6 +8,7 @@
 #include "common/telemetry/host_sensors.h"
 #include "common/train/measured_cluster.h"
 #include "common/train/memory_need.h"
+#include "common/train/trainer.h"
 
 namespace tandem::app {
 namespace {

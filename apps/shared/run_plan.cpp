@@ -52,7 +52,6 @@ void takePlan(comm::Communicator& world, const ChosenDevice& chosen, const Train
   const train::MemoryLimit limit = memoryLimit(world, &chosen, texts);
   const sharding::Cluster cluster = train::measureCluster(world, chosen.device(), options.storage, limit.bytes);
   sharding::PlanRequest request = planRequest(options, texts, cluster);
-  request.whyRefused = [&](const sharding::Grid& grid) { return train::whyNotRunnable(options, grid); };
   const sharding::Planning planning = sharding::planTraining(request);
   const sharding::Plan& plan = planning.taken();
   options.grid = plan.grid;
@@ -67,6 +66,7 @@ sharding::PlanRequest planRequest(const train::TrainOptions& options, const Trai
                                   const sharding::Cluster& cluster) {
   sharding::PlanRequest request;
   request.configuration = train::configurationOf(options);
+  request.whyRefused = [options](const sharding::Grid& grid) { return train::whyNotRunnable(options, grid); };
   request.sequenceLength = options.sequenceLength;
   request.batchTokens = options.batchTokens;
   request.storage = options.storage;

@@ -1,5 +1,6 @@
 """A model split over any grid trains as on one rank, and its checkpoints go on anywhere."""
 
+import re
 import unittest
 
 from tandem_runs import ROWS, SEQUENCE, World, run
@@ -33,6 +34,21 @@ class AnyGrid(unittest.TestCase):
                                           shard, ranks=ranks)[0]
                 self.assertEqual(measured["tokens"], expected["tokens"])
                 self.assertAlmostEqual(measured["loss"] / expected["loss"], 1, delta=1e-5)
+
+
+class PlannedGrid(unittest.TestCase):
+    def test_auto_measures_the_ranks_and_trains_on_the_grid_that_it_takes(self):
+        world.pretrain("one", 6, val=world.val)
+        planned = world.pretrain("planned", 6, ranks=2, val=world.val, shard="auto")
+        taken = re.search(r"taken: (dp=\d,tp=\d,pp=\d,cp=\d,zero=[01])", planned.err)
+        self.assertIn(f"grid {taken[1]}", planned.err)
+        self.assertLess(relative_difference(world.losses("planned"), world.losses("one")), 1e-5)
+
+    def test_auto_needs_ranks_to_measure(self):
+        ended = run(1, "pretrain", "--model", world.model, "--batch-tokens", ROWS * SEQUENCE, "--sequence-length",
+                    SEQUENCE, "--shard", "auto", "--dry-run")
+        self.assertEqual(ended.code, 2, ended)
+        self.assertIn("--cluster", ended.err)
 
 
 class BadGrids(unittest.TestCase):

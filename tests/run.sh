@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # Builds a preset with its tests and runs them.
 #
-#   tests/run.sh [--preset cpu|cuda|asan|tsan|coverage] [--fast | --only NAME] [--jobs N] [ctest's options, such as -R NAME or -L LABEL]
+#   tests/run.sh [--preset cpu|cuda|asan|tsan|coverage] [--fast | --memory | --only NAME] [--jobs N] [ctest's options, such as -R NAME or -L LABEL]
 #
-# --fast builds and runs only the tests of that label; --only builds one test program and runs its tests.
+# --fast and --memory build and run only the tests of that label; --only builds one test program and runs its tests.
 #
-# Labels: fast (units, seconds), mpi (several ranks), integration (the executables chained), simt (CUDA on an emulated
+# Labels: fast (units, seconds), memory (parsers of foreign bytes, kernels), mpi (several ranks), integration (the executables chained), simt (CUDA on an emulated
 # device), house (rules of the code).
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -19,6 +19,7 @@ while (($#)); do
         --preset) preset=$2; shift 2 ;;
         --jobs) jobs=$2; shift 2 ;;
         --fast) target=fast_tests; options+=(-L fast); shift ;;
+        --memory) target=memory_tests; options+=(-L memory); shift ;;
         --only) target=$2; options+=(-R "^$2\\."); shift 2 ;;
         *) options+=("$1"); shift ;;
     esac

@@ -4,7 +4,7 @@
 #include <initializer_list>
 
 #include "common/base/error.h"
-#include "kernels/cuda/attention_heads.h"
+#include "kernels/cuda/attention_kernels.h"
 #include "kernels/cuda/cudnn_attention.h"
 
 namespace tandem::kernels::cuda {

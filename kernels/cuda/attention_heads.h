@@ -70,12 +70,6 @@ Sight sightOf(const Call& call) {
           .keys = static_cast<int>(call.key.shape[1])};
 }
 
-// Whether queries and keys are those of one whole row.
-template <class Call>
-bool isWholeRow(const Call& call) {
-  return call.firstQuery == 0 && call.firstKey == 0 && call.query.shape[1] == call.key.shape[1];
-}
-
 // Query head h reads the keys of head h * kvHeads / heads.
 struct Grouping {
   int heads = 0, kvHeads = 0;

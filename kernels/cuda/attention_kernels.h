@@ -25,6 +25,12 @@ void attentionDeltas(const AttentionBackward& call, float* deltas, Context& cont
 // Whether all rows of a strided view [.., .., .., headSize] do, so that 16 bytes can be moved at a time.
 bool rowsLieAtMultiplesOf16Bytes(const ConstTensorView& view);
 
+// Whether queries and keys are those of one whole row.
+template <class Call>
+bool isWholeRow(const Call& call) {
+  return call.firstQuery == 0 && call.firstKey == 0 && call.query.shape[1] == call.key.shape[1];
+}
+
 constexpr std::int64_t largestHeadSize = 256;
 
 }  // namespace tandem::kernels::cuda

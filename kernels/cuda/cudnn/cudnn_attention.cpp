@@ -13,7 +13,7 @@
 #include <mutex>
 
 #include "common/base/error.h"
-#include "kernels/cuda/attention_heads.h"
+#include "kernels/cuda/attention_kernels.h"
 #include "kernels/cuda/cudnn/attention_graph.h"
 #include "kernels/cuda/cudnn/library.h"
 #include "kernels/cuda/document_sequences.h"

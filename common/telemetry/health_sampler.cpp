@@ -86,7 +86,7 @@ class Stretch {
     s.devicePowerWatts = devicePower_.range();
     s.deviceTemperatureCelsius = deviceTemperature_.range();
     s.deviceUtilisation = deviceUtilisation_.range();
-    s.throttleReasons = throttleReasons_;
+    if (knowsThrottleReasons_) s.throttleReasons = throttleReasons_;
     s.thermalSlowdownShare =
         share(growth(first_.device.thermalSlowdownSeconds, last_.device.thermalSlowdownSeconds), s.seconds);
     s.deviceJoules = growth(first_.device.energyJoules, last_.device.energyJoules);
@@ -114,7 +114,8 @@ class Stretch {
     deviceTemperature_.add(sample.device.temperatureCelsius);
     deviceUtilisation_.add(sample.device.utilisation);
     if (sample.device.throttleReasons) {
-      throttleReasons_ = throttleReasons_.value_or(0) | *sample.device.throttleReasons;
+      knowsThrottleReasons_ = true;
+      throttleReasons_ |= *sample.device.throttleReasons;
     }
     lowerTo(deviceFree_, sample.device.freeBytes);
     hostClock_.add(sample.host.clockMegahertz);
@@ -125,7 +126,8 @@ class Stretch {
   Sample first_, last_;
   std::int64_t samples_ = 0;
   RangeSum deviceClock_, devicePower_, deviceTemperature_, deviceUtilisation_, hostClock_, hostTemperature_;
-  std::optional<std::uint64_t> throttleReasons_;
+  bool knowsThrottleReasons_ = false;
+  std::uint64_t throttleReasons_ = 0;  // of all samples together
   std::optional<std::int64_t> deviceFree_, available_;
   std::optional<double> joulesByPower_;
 };

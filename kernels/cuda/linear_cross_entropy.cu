@@ -124,7 +124,6 @@ struct Part {
   float* partials = nullptr;         // [2, rows]; to be written
   const float* logSumExp = nullptr;  // [rows], of the whole vocabulary
 
-  bool isPart() const { return partials != nullptr || logSumExp != nullptr; }
 };
 
 // What a part contributes to each row: its log-sum-exp, and the target's logit where that is in the part.

@@ -128,10 +128,14 @@ __device__ __forceinline__ void finish(const FewRows<T>& op, std::int64_t row, s
   op.output[row * op.outputs + output] = fromFloat<T>(value);
 }
 
+// Lanes that read a group of a block of rows, 16 bytes each.
+template <QuantisedFormat format>
+constexpr int lanesOfGroup = static_cast<int>(codeBytesOfGroup(format)) * block / 16;
+
 // Block (block of outputs, rows of the input).
 template <class T, QuantisedFormat format, int inputRows, bool vectors>
 __global__ void __launch_bounds__(threads) quantisedLinearKernel(FewRows<T> op) {
-  constexpr int parts = static_cast<int>(codeBytesOfGroup(format)) * block / 16;  // lanes that read a group
+  constexpr int parts = lanesOfGroup<format>;
   constexpr int groupsOfWarp = warpLanes / parts;
   const int warp = static_cast<int>(threadIdx.x) / warpLanes, lane = static_cast<int>(threadIdx.x) % warpLanes;
   const int part = lane % parts;

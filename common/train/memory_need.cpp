@@ -3,11 +3,9 @@
 #include "common/base/error.h"
 #include "common/base/units.h"
 #include "common/graph/passes.h"
-#include "common/model/configuration.h"
 #include "common/model/transformer.h"
-#include "common/runtime/parameter_store.h"
 #include "common/sharding/pipeline.h"
-#include "common/train/trainer.h"
+#include "common/train/rank_plan.h"
 
 namespace tandem::train {
 namespace {
@@ -24,30 +22,18 @@ std::int64_t bytesOf(const graph::Program& program, graph::Role role) {
 }  // namespace
 
 MemoryNeed memoryNeed(const TrainOptions& options, int ranks) {
-  const model::Configuration configuration = configurationOf(options);
-  const sharding::Grid grid = gridOf(options, ranks);
-  sharding::demandFitting(grid, configuration, options.sequenceLength);
-  const BatchShape shape = shareOut(options, grid.data);
-  // Of rank 0, which has the embedding, and in a pipeline the most micro batches in flight.
-  const sharding::PartitionedProgram loss = lossPart(configuration, shape.microBatch, options.sequenceLength,
-                                                     options.storage, grid, {}, adaptersOf(options.adapters));
-  const graph::Program program = trainingProgram(loss.program, options.recompute);
-  const std::int64_t inFlight = sharding::microBatchesInFlight(0, grid.pipeline, shape.microBatches);
-  const auto ownership = options.optimizer.method == optim::Method::muon
-                             ? sharding::FlatLayout::Ownership::wholeParameters
-                             : sharding::FlatLayout::Ownership::anywhere;
-  const std::int64_t ownParameters = runtime::layoutOf(program, grid.sharers(), ownership, loss.parts).shardCount(0);
-  // Two moments, and beside weights of less than 32 bits their float32 masters; a checkpoint has all three.
-  const std::int64_t momentBytes = 2 * base::byteSize(options.optimizer.states), stateBytes = momentBytes + 4;
+  const RankPlan plan = planFirstRank(options, ranks);
+  const std::int64_t inFlight = sharding::microBatchesInFlight(0, plan.grid.pipeline, plan.shape.microBatches);
   MemoryNeed need;
-  need.computing = inFlight * graph::planMemory(program).arenaBytes +
-                   ownParameters * (options.storage == base::DType::f32 ? momentBytes : stateBytes);
+  need.computing = inFlight * graph::planMemory(plan.program).arenaBytes + plan.optimizerBytes(options);
   for (const graph::Role role : {graph::Role::parameter, graph::Role::frozen, graph::Role::gradient, graph::Role::state,
                                  graph::Role::input, graph::Role::output}) {
-    need.computing += bytesOf(program, role);
+    need.computing += bytesOf(plan.program, role);
   }
-  need.checkpointCopy = ownParameters * stateBytes;
-  need.checkpoint = model::buildLoss(configuration, 1, 1, options.storage).parameterCount() * stateBytes;
+  // A checkpoint has moments and masters, whatever the weights are.
+  const std::int64_t savedBytes = plan.momentBytes + RankPlan::masterBytes;
+  need.checkpointCopy = plan.ownParameters * savedBytes;
+  need.checkpoint = model::buildLoss(plan.configuration, 1, 1, options.storage).parameterCount() * savedBytes;
   return need;
 }
 

@@ -93,8 +93,7 @@ checkpoint::Metadata metadataOfBase(const std::filesystem::path& base) {
   return metadata;
 }
 
-void checkTokenizerOfBase(const std::filesystem::path& base, const data::Dataset& dataset) {
-  const std::string text = checkpoint::readMetadata(base).tokenizer;
+void checkTokenizerOfBase(const std::filesystem::path& base, const std::string& text, const data::Dataset& dataset) {
   if (text.empty() || data::meansTheSame(dataset, text, "the tokenizer of '" + base.string() + "'")) return;
   throw Error(ErrorKind::badData, "'" + dataset.path().string() +
                                       "' was encoded with another tokenizer than the model '" + base.string() +
@@ -130,7 +129,8 @@ Trainer::Trainer(comm::Communicator& communicator, const Device& device, TrainOp
       runDescription_(std::move(runDescription)) {
   comm::agreeOn(communicator_, [&] {
     configuration_ = configurationOf(options_);
-    if (!options_.base.empty()) companions_ = metadataOfBase(options_.base).companions;
+    const checkpoint::Metadata ofBase = options_.base.empty() ? checkpoint::Metadata{} : metadataOfBase(options_.base);
+    companions_ = ofBase.companions;
     const sharding::Grid grid = gridOf(options_, communicator_.size());
     sharding::demandFitting(grid, configuration_, options_.sequenceLength);
     if (options_.fp8 && !device_.backend.whyNoFp8().empty()) {
@@ -142,7 +142,7 @@ Trainer::Trainer(comm::Communicator& communicator, const Device& device, TrainOp
     shape_ = shareOut(options_, grid.data);
     options_.optimizer.seed = options_.seed;
     openData();
-    checkFit();
+    checkFit(ofBase.tokenizer);
     if (options_.steps == 0) options_.steps = (options_.epochs * data_->rowCount() + shape_.rows - 1) / shape_.rows;
     options_.schedule.steps = options_.steps;
   });
@@ -219,7 +219,7 @@ void Trainer::openData() {
   for (const std::string& path : options_.validation) validation_.push_back(std::make_unique<data::Dataset>(path));
 }
 
-void Trainer::checkFit() const {
+void Trainer::checkFit(const std::string& tokenizerOfBase) const {
   const data::DatasetDescription& first = data_->dataset(0).description();
   if (first.vocabularySize > configuration_.vocabularySize) {
     throw Error(ErrorKind::badData, "'" + data_->dataset(0).path().string() + "' has a vocabulary of " +
@@ -227,7 +227,7 @@ void Trainer::checkFit() const {
                                         "' of " + std::to_string(configuration_.vocabularySize) +
                                         "; raise vocab_size or train a smaller tokenizer");
   }
-  if (!options_.base.empty()) checkTokenizerOfBase(options_.base, data_->dataset(0));
+  checkTokenizerOfBase(options_.base, tokenizerOfBase, data_->dataset(0));
   for (const auto& dataset : validation_) {
     if (dataset->description().tokenizerHash != first.tokenizerHash) {
       throw Error(ErrorKind::badData, "'" + dataset->path().string() + "' was encoded with another tokenizer than '" +

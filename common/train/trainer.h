@@ -45,7 +45,7 @@ class Trainer {
 
   void takeMemory();
   void openData();
-  void checkFit() const;
+  void checkFit(const std::string& tokenizerOfBase) const;
   std::int64_t parameterCount() const;  // of the whole model
   void openRunFolder();
   void resumeOrInitialise();

@@ -46,6 +46,11 @@ sharding::PartitionedProgram lossPart(const model::Configuration& configuration,
   return part;
 }
 
+sharding::FlatLayout::Ownership ownershipOf(optim::Method method) {
+  return method == optim::Method::muon ? sharding::FlatLayout::Ownership::wholeParameters
+                                       : sharding::FlatLayout::Ownership::anywhere;
+}
+
 graph::Program trainingProgram(const graph::Program& loss, graph::Recompute recompute) {
   return sharding::keepWhatIsSent(graph::recompute(graph::fuse(graph::differentiate(graph::fuse(loss))), recompute));
 }
@@ -106,10 +111,8 @@ TrainingStep::TrainingStep(const model::Configuration& configuration, const Trai
     program = graph::useFp8(program, "layers.");
     fp8_ = std::make_unique<Fp8Scaling>(graph::fp8Weights(program), device);
   }
-  const auto ownership = options.optimizer.method == optim::Method::muon
-                             ? sharding::FlatLayout::Ownership::wholeParameters
-                             : sharding::FlatLayout::Ownership::anywhere;
-  const sharding::FlatLayout layout = runtime::layoutOf(program, groups_.grid().sharers(), ownership, loss.parts);
+  const sharding::FlatLayout layout =
+      runtime::layoutOf(program, groups_.grid().sharers(), ownershipOf(options.optimizer.method), loss.parts);
   if (options.storage == base::DType::f16) scaler_.emplace(options.lossScale);
   parameters_ = std::make_unique<runtime::ParameterStore>(layout, device.backend, device.stream, options.storage,
                                                           runtime::ParameterStore::Gradients::held);

@@ -94,6 +94,9 @@ sharding::PartitionedProgram lossPart(const model::Configuration& configuration,
                                       const std::optional<graph::Adapters>& adapters = {});
 graph::Program trainingProgram(const graph::Program& loss, graph::Recompute recompute);
 
+// How the ranks that hold the same parameters share them out: Muon needs whole ones.
+sharding::FlatLayout::Ownership ownershipOf(optim::Method method);
+
 // The same of a whole model: the program of a training step, and of a loss without gradients.
 graph::Program trainingProgram(const model::Configuration& configuration, std::int64_t rows,
                                std::int64_t sequenceLength, base::DType storage, graph::Recompute recompute);

@@ -1,10 +1,15 @@
 #pragma once
-// Operands of attention on a backend, and its passes over them.
+// Operands of attention on a backend, its passes over them, and what tests ask of a call.
+
+#include <gtest/gtest.h>
 
 #include <bit>
+#include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
+#include "common/base/error.h"
 #include "common/base/random.h"
 #include "kernels/backend.h"
 #include "kernels/cuda/storage.h"
@@ -151,5 +156,24 @@ class Passes {
   std::vector<TensorView> views_;  // query, key, value, gradOutput, output, gradQuery, gradKey, gradValue
   TensorView documentStart_, logSumExp_;
 };
+
+// Whether the tensor cores ran, from the reads of their fragments.
+inline bool readsFragments(const std::function<void()>& run) {
+  simt::reset_stats();
+  run();
+  return simt::stats().ldmatrix_phases > 0;
+}
+
+// The message of the usage error that the work must end in; a failure of the test, and "", where it does not.
+inline std::string refusal(const std::function<void()>& run) {
+  try {
+    run();
+  } catch (const base::Error& error) {
+    EXPECT_EQ(error.kind(), base::ErrorKind::usage);
+    return error.message();
+  }
+  ADD_FAILURE() << "nothing was refused";
+  return "";
+}
 
 }  // namespace tandem::kernels::cuda

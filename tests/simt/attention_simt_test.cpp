@@ -198,13 +198,6 @@ TEST(Instructions, exp2IsThatOfAFloatAndZeroForTheTiniest) {
 // --- paths
 // ---------------------------------------------------------------------------------------------------------------
 
-// Whether the tensor cores ran, from the reads of their fragments.
-bool readsFragments(const std::function<void()>& run) {
-  simt::reset_stats();
-  run();
-  return simt::stats().ldmatrix_phases > 0;
-}
-
 TEST(AttentionPath, fragmentsAreReadWithoutBankConflicts) {
   const auto backend = makeCudaBackend({});
   for (const std::int64_t size : {64, 80, 96, 128}) {
@@ -282,17 +275,6 @@ TEST(AttentionPath, referenceNeverTakesTheTensorCores) {
     passes.backward();
     passes.overCache();
   }));
-}
-
-std::string refusal(const std::function<void()>& run) {
-  try {
-    run();
-  } catch (const base::Error& error) {
-    EXPECT_EQ(error.kind(), base::ErrorKind::usage);
-    return error.message();
-  }
-  ADD_FAILURE() << "nothing was refused";
-  return "";
 }
 
 TEST(AttentionPath, mmaByNameRefusesACallItCannotTake) {

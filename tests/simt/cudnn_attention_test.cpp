@@ -46,23 +46,6 @@ std::map<std::int64_t, void*> lastTensors() {
   return tensors;
 }
 
-std::string refusal(const std::function<void()>& run) {
-  try {
-    run();
-  } catch (const base::Error& error) {
-    EXPECT_EQ(error.kind(), base::ErrorKind::usage);
-    return error.message();
-  }
-  ADD_FAILURE() << "nothing was refused";
-  return "";
-}
-
-bool readsFragments(const std::function<void()>& run) {
-  simt::reset_stats();
-  run();
-  return simt::stats().ldmatrix_phases > 0;
-}
-
 TEST_F(CudnnAttentionTest, isFoundAndComesFirst) {
   const auto backend = makeCudaBackend({});
   EXPECT_NE(backend->description().find("attention by cuDNN 9."), std::string::npos) << backend->description();

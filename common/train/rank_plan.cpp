@@ -1,0 +1,24 @@
+#include "common/train/rank_plan.h"
+
+#include "common/runtime/parameter_store.h"
+#include "common/train/trainer.h"
+
+namespace tandem::train {
+
+RankPlan planFirstRank(const TrainOptions& options, int ranks) {
+  RankPlan plan;
+  plan.configuration = configurationOf(options);
+  plan.grid = gridOf(options, ranks);
+  sharding::demandFitting(plan.grid, plan.configuration, options.sequenceLength);
+  plan.shape = shareOut(options, plan.grid.data);
+  const sharding::PartitionedProgram loss = lossPart(plan.configuration, plan.shape.microBatch, options.sequenceLength,
+                                                     options.storage, plan.grid, {}, adaptersOf(options.adapters));
+  plan.program = trainingProgram(loss.program, options.recompute);
+  plan.ownParameters =
+      runtime::layoutOf(plan.program, plan.grid.sharers(), ownershipOf(options.optimizer.method), loss.parts)
+          .shardCount(0);
+  plan.momentBytes = 2 * base::byteSize(options.optimizer.states);
+  return plan;
+}
+
+}  // namespace tandem::train

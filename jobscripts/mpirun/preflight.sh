@@ -6,10 +6,5 @@
 #
 # shellcheck source-path=SCRIPTDIR
 set -euo pipefail
-(($# == 1)) || { echo "usage: $0 PROFILE" >&2; exit 2; }
-here=$(dirname "$(realpath "${BASH_SOURCE[0]}")")
-source "$here/launch.sh"
-source "$here/profile.sh"
-source "$here/stages.sh"
-read_profile "$1"
+source "$(dirname "$(realpath "${BASH_SOURCE[0]}")")/begin.sh"
 preflight_stage

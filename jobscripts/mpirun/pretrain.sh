@@ -8,17 +8,5 @@
 #
 # shellcheck source-path=SCRIPTDIR
 set -euo pipefail
-(($# == 1)) || { echo "usage: $0 PROFILE" >&2; exit 2; }
-here=$(dirname "$(realpath "${BASH_SOURCE[0]}")")
-source "$here/launch.sh"
-source "$here/profile.sh"
-source "$here/stages.sh"
-read_profile "$1"
-
-while :; do
-    may_start "mpirun-$$" || exit 1
-    code=0
-    pretrain_stage "" || code=$?
-    # shellcheck disable=SC2154  # set by launch.sh
-    [[ $code == 75 && -z $stop_asked ]] || exit "$code"
-done
+source "$(dirname "$(realpath "${BASH_SOURCE[0]}")")/begin.sh"
+run_until_done pretrain_stage

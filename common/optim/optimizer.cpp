@@ -100,12 +100,13 @@ TensorView Optimizer::lowWeight(const sharding::OwnedRun& run) const {
   return TensorView(parameters_.weightAt(run.flatOffset), parameters_.storage(), {run.count});
 }
 
-// A run cut where it skips elements of the logical parameter, each piece with its first one's place in that: ranks that
-// hold the same elements, at other places of what they hold, then round them alike. Columns, which no two ranks share,
-// keep the places that they have here.
+// Where moments are rounded: a run cut where it skips elements of the logical parameter, each piece with its first
+// one's place in that: ranks that hold the same elements, at other places of what they hold, then round them alike.
+// Columns, which no two ranks share, keep the places that they have here.
 std::vector<std::pair<sharding::OwnedRun, std::int64_t>> Optimizer::piecesOf(const sharding::OwnedRun& run) const {
   const sharding::Part& part = parameters_.layout().parameters()[static_cast<std::size_t>(run.parameter)].part;
-  if (part.axis() != 0) return {{run, run.begin}};
+  const bool areRounded = options_.states != base::DType::f32;
+  if (!areRounded || part.axis() != 0) return {{run, run.begin}};
   std::vector<std::pair<sharding::OwnedRun, std::int64_t>> pieces;
   for (const sharding::Strip& strip : part.strips(run.begin, run.count)) {
     sharding::OwnedRun piece = run;

@@ -115,17 +115,18 @@ std::vector<float> Executable::readFloats(const std::string& tensor) {
   const kernels::TensorView& view = views_[static_cast<std::size_t>(need(tensor))];
   const auto count = static_cast<std::size_t>(view.shape.count());
   std::vector<float> values(count);
+  const auto widen = [&](auto kind) {
+    std::vector<decltype(kind)> low(count);
+    readOutput(tensor, low.data());
+    std::transform(low.begin(), low.end(), values.begin(), [](auto value) { return static_cast<float>(value); });
+  };
   if (view.type == base::DType::f32) {
     readOutput(tensor, values.data());
   } else if (view.type == base::DType::bf16) {
-    std::vector<base::BFloat16> low(count);
-    readOutput(tensor, low.data());
-    std::transform(low.begin(), low.end(), values.begin(), [](auto value) { return static_cast<float>(value); });
+    widen(base::BFloat16());
   } else {
     TANDEM_ASSERT(view.type == base::DType::f16, "'" + tensor + "' holds no floating-point numbers");
-    std::vector<base::Float16> low(count);
-    readOutput(tensor, low.data());
-    std::transform(low.begin(), low.end(), values.begin(), [](auto value) { return static_cast<float>(value); });
+    widen(base::Float16());
   }
   return values;
 }

@@ -1,17 +1,13 @@
 #include "common/telemetry/metrics.h"
 
-#include <fcntl.h>
 #include <sys/resource.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 
-#include "common/base/error.h"
 #include "common/base/files.h"
 
 namespace tandem::telemetry {
@@ -22,16 +18,6 @@ using Json = nlohmann::ordered_json;
 // JSON has no infinities; a value that is none is null.
 Json number(double value) { return std::isfinite(value) ? Json(value) : Json(nullptr); }
 Json number(const std::optional<double>& value) { return value ? number(*value) : Json(nullptr); }
-
-[[noreturn]] void fail(const std::string& what, const std::filesystem::path& path) {
-  throw base::Error(base::ErrorKind::file, what + " '" + path.string() + "': " + base::systemErrorText(errno));
-}
-
-int openForAppending(const std::filesystem::path& path) {
-  const int descriptor = ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
-  if (descriptor < 0) fail("cannot open", path);
-  return descriptor;
-}
 
 }  // namespace
 
@@ -111,27 +97,6 @@ std::string toJson(const EvaluationMetrics& m) {
       .dump();
 }
 
-MetricsFile::MetricsFile(std::filesystem::path path) : path_(std::move(path)), descriptor_(openForAppending(path_)) {}
-
-MetricsFile::~MetricsFile() {
-  if (descriptor_ >= 0) ::close(descriptor_);
-}
-
-void MetricsFile::append(const std::string& line) {
-  const std::string text = line + "\n";
-  std::size_t done = 0;
-  while (done < text.size()) {
-    const ssize_t put = ::write(descriptor_, text.data() + done, text.size() - done);
-    if (put < 0 && errno == EINTR) continue;
-    if (put < 0) fail("cannot write to", path_);
-    done += static_cast<std::size_t>(put);
-  }
-}
-
-void MetricsFile::sync() {
-  if (::fsync(descriptor_) != 0) fail("cannot sync", path_);
-}
-
 std::string linesUpTo(std::string_view text, std::int64_t step) {
   std::string kept;
   while (!text.empty()) {
@@ -149,11 +114,9 @@ std::string linesUpTo(std::string_view text, std::int64_t step) {
 }
 
 void MetricsFile::cutBackTo(std::int64_t step) {
-  const std::string kept = linesUpTo(base::readFile(path_), step);
-  ::close(descriptor_);
-  descriptor_ = -1;
-  base::replaceFile(path_, kept);
-  descriptor_ = openForAppending(path_);
+  const std::filesystem::path path = file_.path();
+  base::replaceFile(path, linesUpTo(base::readFile(path), step));
+  file_ = AppendedFile(path);
 }
 
 std::int64_t peakResidentBytes() {

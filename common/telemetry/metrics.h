@@ -6,8 +6,10 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
+#include "common/telemetry/appended_file.h"
 #include "common/telemetry/straggler.h"
 
 namespace tandem::telemetry {
@@ -56,20 +58,16 @@ std::string linesUpTo(std::string_view text, std::int64_t step);
 // Appends lines; sync makes them durable. All failures throw Error of kind file.
 class MetricsFile {
  public:
-  explicit MetricsFile(std::filesystem::path path);
-  ~MetricsFile();
-  MetricsFile(const MetricsFile&) = delete;
-  MetricsFile& operator=(const MetricsFile&) = delete;
+  explicit MetricsFile(std::filesystem::path path) : file_(std::move(path)) {}
 
-  void append(const std::string& line);
-  void sync();
+  void append(const std::string& line) { file_.append(line + "\n"); }
+  void sync() { file_.sync(); }
   // Drops every line of a later step: what a run did after the checkpoint that it resumes from. A last line that a
   // crash left unfinished is dropped too.
   void cutBackTo(std::int64_t step);
 
  private:
-  std::filesystem::path path_;
-  int descriptor_ = -1;
+  AppendedFile file_;
 };
 
 // The largest resident size of this process so far, in bytes.

@@ -282,6 +282,7 @@ void Trainer::resumeOrInitialise() {
   comm::agreeOn(communicator_, [&] {
     if (communicator_.rank() != 0) return;
     metrics_->cutBackTo(progress_.step);
+    events_.emplace(options_.output / "tensorboard", progress_.step);
     base::replaceFile(options_.output / "run.json", runDescription_ + "\n");
   });
 }
@@ -529,6 +530,7 @@ void Trainer::record(const StepResult& result, double learningRate, double dataS
   m.skipped = result.skipped;
   lastStepMetrics_ = telemetry::toJson(m);
   metrics_->append(lastStepMetrics_);
+  events_->append(m);
   if (Clock::now() - lastLine_ < std::chrono::seconds(10) && progress_.step != options_.steps) return;
   lastLine_ = Clock::now();
   char numbers[96];
@@ -555,6 +557,7 @@ void Trainer::evaluateAll() {
     if (options_.keepBest && dataset == validation_.front()) noteBest(result.loss);
     lastEvaluations_.push_back(telemetry::toJson(m));
     if (metrics_) metrics_->append(lastEvaluations_.back());
+    if (events_) events_->append(m);
     char numbers[96];
     std::snprintf(numbers, sizeof numbers, "loss %.4f, perplexity %.2f, %.4f bits per byte", m.loss, m.perplexity(),
                   m.bitsPerByte);
@@ -611,6 +614,7 @@ void Trainer::save() {
   if (savedStep_ == progress_.step) return;
   const Clock::time_point start = Clock::now();
   if (metrics_) metrics_->sync();
+  if (events_) events_->sync();
   const checkpoint::Metadata metadata{
       .step = progress_.step,
       .tokenizer = data_->dataset(0).description().tokenizer,

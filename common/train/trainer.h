@@ -12,6 +12,7 @@
 #include "common/comm/communicator.h"
 #include "common/data/batch_stream.h"
 #include "common/model/configuration.h"
+#include "common/telemetry/event_file.h"
 #include "common/telemetry/metrics.h"
 #include "common/telemetry/run_health.h"
 #include "common/train/adapters.h"
@@ -81,8 +82,9 @@ class Trainer {
   std::unique_ptr<TrainingStep> step_;
   std::unique_ptr<LossEvaluator> evaluator_;
   std::unique_ptr<checkpoint::Writer> writer_;
-  std::optional<telemetry::MetricsFile> metrics_;  // on rank 0
-  std::string lastStepMetrics_ = "null";           // as it stands in the file
+  std::optional<telemetry::MetricsFile> metrics_;  // on rank 0, as the next
+  std::optional<telemetry::EventFile> events_;
+  std::string lastStepMetrics_ = "null";  // as it stands in the file
   std::vector<std::string> lastEvaluations_;
   runtime::Profile profile_;
   std::unique_ptr<telemetry::RunHealth> health_;

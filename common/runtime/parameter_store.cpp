@@ -3,10 +3,6 @@
 namespace tandem::runtime {
 namespace {
 
-// Large enough that an exchange is not dominated by its start, small enough that the last one, which nothing is left
-// to hide behind, is short.
-constexpr std::int64_t bucketElements = 4 << 20;
-
 void fillWithZeros(kernels::Backend& backend, kernels::Stream& stream, void* data, base::DType type,
                    std::int64_t count) {
   backend.run(kernels::Fill{.target = kernels::TensorView(data, type, {count}), .value = 0}, stream);
@@ -34,12 +30,13 @@ void ParameterStore::bindTo(Executable& executable) const {
 }
 
 sharding::FlatLayout layoutOf(std::span<const sharding::FlatLayout::Named> parameters, int ranks,
-                              sharding::FlatLayout::Ownership ownership) {
+                              sharding::FlatLayout::Ownership ownership, std::int64_t bucketElements) {
   return sharding::FlatLayout(parameters, ranks, ownership, bucketElements);
 }
 
 sharding::FlatLayout layoutOf(const graph::Program& program, int ranks, sharding::FlatLayout::Ownership ownership,
-                              const std::map<std::string, sharding::Part>& parts, graph::Role role) {
+                              const std::map<std::string, sharding::Part>& parts, graph::Role role,
+                              std::int64_t bucketElements) {
   std::vector<sharding::FlatLayout::Named> parameters;
   for (const graph::TensorId id : program.ofRole(role)) {
     const graph::Tensor& tensor = program.tensor(id);
@@ -47,7 +44,7 @@ sharding::FlatLayout layoutOf(const graph::Program& program, int ranks, sharding
     const auto part = parts.find(tensor.name);
     if (part != parts.end()) parameters.back().part = part->second;
   }
-  return layoutOf(parameters, ranks, ownership);
+  return layoutOf(parameters, ranks, ownership, bucketElements);
 }
 
 }  // namespace tandem::runtime

@@ -13,6 +13,7 @@
 #include "common/optim/loss_scaler.h"
 #include "common/optim/optimizer.h"
 #include "common/optim/schedule.h"
+#include "common/runtime/parameter_store.h"
 #include "common/sharding/grid.h"
 #include "common/train/adapters.h"
 
@@ -44,6 +45,7 @@ struct TrainOptions {
   std::int64_t maxBadSteps = 5;  // in a row
 
   std::optional<sharding::Grid> grid;  // how the model is split over the ranks; none: data parallel over all
+  std::int64_t bucketElements = runtime::usualBucketElements;  // gradients exchanged at once
   // Of a finetuning
   std::optional<AdapterOptions> adapters;  // learned instead of the weights
   bool warmStart = false;                  // begin with the optimizer states of the base

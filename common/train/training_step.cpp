@@ -112,7 +112,8 @@ TrainingStep::TrainingStep(const model::Configuration& configuration, const Trai
     fp8_ = std::make_unique<Fp8Scaling>(graph::fp8Weights(program), device);
   }
   const sharding::FlatLayout layout =
-      runtime::layoutOf(program, groups_.grid().sharers(), ownershipOf(options.optimizer.method), loss.parts);
+      runtime::layoutOf(program, groups_.grid().sharers(), ownershipOf(options.optimizer.method), loss.parts,
+                        graph::Role::parameter, options.bucketElements);
   if (options.storage == base::DType::f16) scaler_.emplace(options.lossScale);
   parameters_ = std::make_unique<runtime::ParameterStore>(layout, device.backend, device.stream, options.storage,
                                                           runtime::ParameterStore::Gradients::held);

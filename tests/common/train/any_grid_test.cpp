@@ -162,6 +162,7 @@ void compareWithOneRank(comm::Communicator& group, std::uint64_t seed) {
   options.recompute =
       dice.oneOf<graph::Recompute>({graph::Recompute::nothing, graph::Recompute::selective, graph::Recompute::full});
   options.clipNorm = 0;
+  options.bucketElements = dice.oneOf<std::int64_t>({1, dice.from(16, 4000), 1 << 20});
   const data::Batch batch = anyBatch(dice, rows, options.sequenceLength, model.vocabularySize);
 
   GridRun split(model, options, group);
@@ -179,7 +180,8 @@ void compareWithOneRank(comm::Communicator& group, std::uint64_t seed) {
   const auto expectedGradients = whole.gradients();
   const StepResult expectedSecond = whole.train(batch, 2);
 
-  SCOPED_TRACE("case " + std::to_string(seed) + ": " + split.options.grid->text() + " " + model.json + ", " +
+  SCOPED_TRACE("case " + std::to_string(seed) + ": " + split.options.grid->text() + ", buckets of " +
+               std::to_string(options.bucketElements) + " " + model.json + ", " +
                std::to_string(rows) + " rows of " + std::to_string(options.sequenceLength));
   EXPECT_EQ(first.targets, expected.targets);
   EXPECT_NEAR(first.loss, expected.loss, 1e-5 * expected.loss);

@@ -21,6 +21,7 @@ struct Settings {
   train::TrainOptions options;
   app::TrainingTexts texts;
   std::string method = "full";
+  std::string quantise;  // as --quantize says
   train::AdapterOptions adapters;
   finetune::ConversationSettings conversations;
 };
@@ -32,8 +33,12 @@ void declare(CLI::App& app, Settings& settings) {
   app.add_option("--checkpoint", options.base, "The model to begin with: a run folder or one step's folder")
       ->required()
       ->type_name("FOLDER");
-  app.add_option("--method", settings.method, "full: all weights learn; lora: small matrices beside frozen weights")
-      ->type_name("full|lora");
+  app.add_option("--method", settings.method,
+                 "full: all weights learn; lora: small matrices beside frozen weights; qlora: the same, and the frozen "
+                 "weights of the layers are held quantised")
+      ->type_name("full|lora|qlora");
+  app.add_option("--quantize", settings.quantise, "What the frozen weights of qlora are held as; without it int4")
+      ->type_name("int8|int4");
   app::declareRunOptions(app, options, settings.texts);
   app.add_option("--epochs", options.epochs, "Passes over the data, instead of --steps; 3 where nothing is said")
       ->type_name("NUMBER");
@@ -82,12 +87,17 @@ train::TrainOptions complete(const Settings& settings, int ranks) {
   const int lengths = (options.steps > 0) + (settings.texts.tokens > 0) + (options.epochs > 0);
   if (lengths > 1) refuse("give one of --epochs, --steps and --tokens");
   if (lengths == 0) options.epochs = 3;
-  if (settings.method == "lora") {
+  if (!settings.quantise.empty() && settings.method != "qlora") refuse("--quantize is for --method qlora");
+  if (settings.method == "lora" || settings.method == "qlora") {
     check(settings.adapters);
     options.adapters = settings.adapters;
+    if (settings.method == "qlora") {
+      options.adapters->baseFormat =
+          checkpoint::parseQuantisedFormat(settings.quantise.empty() ? "int4" : settings.quantise);
+    }
     if (options.warmStart) refuse("--warm-start is for --method full: adapters have no states to begin with");
   } else if (settings.method != "full") {
-    refuse("--method is '" + settings.method + "'; it can be full or lora");
+    refuse("--method is '" + settings.method + "'; it can be full, lora or qlora");
   }
   const double fraction = settings.conversations.validationFraction;
   if (!(fraction >= 0 && fraction < 1)) refuse("--val-fraction must be at least 0 and below 1");

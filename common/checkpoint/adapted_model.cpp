@@ -154,8 +154,11 @@ using Adapters = std::map<std::string, std::vector<Adapter>>;  // by parameter
 
 class AdaptedModel : public ModelSource {
  public:
-  AdaptedModel(std::unique_ptr<ModelSource> model, Adapters adapters, const fs::path& place, const Metadata& metadata)
-      : model_(std::move(model)), adapters_(std::move(adapters)) {
+  // `baseFormat`: what the matrices of the layers were quantised to while the adapters were learned beside them
+  // (QLoRA). They are read as what they were then.
+  AdaptedModel(std::unique_ptr<ModelSource> model, Adapters adapters, const fs::path& place, const Metadata& metadata,
+               std::optional<QuantisedFormat> baseFormat = std::nullopt)
+      : model_(std::move(model)), adapters_(std::move(adapters)), baseFormat_(baseFormat) {
     place_ = place;
     metadata_ = metadata;
     configuration_ = model_->configuration();
@@ -166,13 +169,19 @@ class AdaptedModel : public ModelSource {
   void readStored(std::size_t parameter, std::int64_t begin, std::int64_t count, void* target) const override {
     const StoredParameter& stored = model_->parameters()[parameter];
     const auto adapters = adapters_.find(stored.name);
-    if (adapters == adapters_.end()) return model_->read(stored, begin, count, stored.type, target);
+    const auto format = formatToRoundTo(stored);
+    if (adapters == adapters_.end() && !format) return model_->read(stored, begin, count, stored.type, target);
     // Whole rows, as DoRA asks for their lengths.
     const std::int64_t columns = stored.shape.last(), firstRow = begin / columns;
     const std::int64_t rows = (begin + count + columns - 1) / columns - firstRow;
     std::vector<float> values(static_cast<std::size_t>(rows * columns));
     model_->read(stored, firstRow * columns, rows * columns, DType::f32, values.data());
-    for (const Adapter& adapter : adapters->second) {
+    if (format) {
+      const RowsPlace place{stored.name, firstRow};
+      dequantiseRows(*format, quantiseRows(*format, values, columns, place), columns, values, place);
+    }
+    static const std::vector<Adapter> noAdapters;
+    for (const Adapter& adapter : adapters == adapters_.end() ? noAdapters : adapters->second) {
       const std::int64_t from = std::max(firstRow, adapter.firstRow);
       const std::int64_t to = std::min(firstRow + rows, adapter.firstRow + adapter.rows);
       for (std::int64_t row = from; row < to; ++row) {
@@ -184,8 +193,15 @@ class AdaptedModel : public ModelSource {
     convert(DType::f32, values.data() + (begin - firstRow * columns), stored.type, target, count);
   }
 
+  // Nothing: as it is, which a matrix that is stored quantised already is too.
+  std::optional<QuantisedFormat> formatToRoundTo(const StoredParameter& stored) const {
+    if (!baseFormat_ || model_->quantisedFormat(stored)) return std::nullopt;
+    return formatOfFrozen(stored.name, stored.shape, *baseFormat_);
+  }
+
   std::unique_ptr<ModelSource> model_;
   Adapters adapters_;
+  std::optional<QuantisedFormat> baseFormat_;
 };
 
 // What a run of finetuning says of its adapters.
@@ -297,13 +313,17 @@ fs::path baseOfAdapters(const Reader& run) {
 
 std::unique_ptr<ModelSource> withAdapters(std::unique_ptr<ModelSource> model, const Reader& run) {
   Adapters adapters = ownAdapters(run, model->configuration());
+  const bool rounded = settingsOf(run, "adapters").contains("base_format");
+  const auto format = rounded
+                          ? std::optional(parseQuantisedFormat(settingOf<std::string>(run, "adapters", "base_format")))
+                          : std::nullopt;
   Metadata metadata = run.metadata();
   json progress = json::parse(metadata.progress);
   progress.erase("adapters");
   progress.erase("base");
   metadata.progress = progress.dump();
   if (metadata.companions.empty()) metadata.companions = model->metadata().companions;
-  return std::make_unique<AdaptedModel>(std::move(model), std::move(adapters), run.folder(), metadata);
+  return std::make_unique<AdaptedModel>(std::move(model), std::move(adapters), run.folder(), metadata, format);
 }
 
 void writeAdapter(comm::Communicator& communicator, const Reader& run, const fs::path& folder) {

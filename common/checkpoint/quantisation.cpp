@@ -241,6 +241,11 @@ std::optional<QuantisedFormat> formatOfParameter(const std::string& parameter, c
   return format;
 }
 
+std::optional<QuantisedFormat> formatOfFrozen(const std::string& parameter, const base::Shape& shape,
+                                              QuantisedFormat format) {
+  return parameter.starts_with("layers.") ? formatOfParameter(parameter, shape, format) : std::nullopt;
+}
+
 QuantisedRows quantiseRows(QuantisedFormat format, std::span<const float> values, std::int64_t inputs,
                            const RowsPlace& place) {
   TANDEM_ASSERT(inputs > 0 && std::ssize(values) % inputs == 0, "whole rows are quantised");

@@ -43,6 +43,10 @@ QuantisedDatasets quantisedDatasets(QuantisedFormat format, std::int64_t outputs
 std::optional<QuantisedFormat> formatOfParameter(const std::string& parameter, const base::Shape& shape,
                                                  QuantisedFormat format);
 
+// The same of the frozen weights of a model beside adapters (QLoRA): only the matrices of its layers.
+std::optional<QuantisedFormat> formatOfFrozen(const std::string& parameter, const base::Shape& shape,
+                                              QuantisedFormat format);
+
 // Where rows come from, for messages.
 struct RowsPlace {
   std::string matrix;

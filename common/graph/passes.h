@@ -46,6 +46,9 @@ std::string scalesName(const std::string& parameter);
 // For inference: nodes that read these parameters read codes and scales instead. A linear and an embedding have such a
 // form; for the cross entropy of the head the matrix is made numbers again, once a run. The parameter itself stays in
 // the program, read by no node. Throws Error of kind usage when another operator reads one.
+// A frozen parameter, which is trained through (QLoRA; Dettmers et al. 2023), is made numbers again before each node
+// that reads it, in the backward pass once more, so that one matrix at a time takes the memory of numbers and products
+// are not rounded. For such programs this is the last pass; the parameter's role becomes that of an unread activation.
 Program quantise(const Program& program, const QuantisedParameters& parameters);
 
 // Rounds the operands of the linear layers whose weight's name begins with `prefix` to 8 bits, forward and backward:

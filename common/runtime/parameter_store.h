@@ -30,7 +30,8 @@ class ParameterStore {
 
   // Matrices that are held apart, quantised. Their programs have to go through prepared().
   void attach(std::shared_ptr<const QuantisedStore> matrices) { matrices_ = std::move(matrices); }
-  // The program with quantised matrices where this store has some; for inference.
+  const QuantisedStore* matrices() const { return matrices_.get(); }  // null without any
+  // The program with quantised matrices where this store has some; for inference, or of frozen ones.
   graph::Program prepared(const graph::Program& program) const {
     return matrices_ ? graph::quantise(program, matrices_->formats()) : program;
   }

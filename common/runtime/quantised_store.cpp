@@ -21,7 +21,7 @@ void QuantisedStore::add(const std::string& parameter, kernels::QuantisedFormat 
 }
 
 void QuantisedStore::fill(const std::string& parameter, std::int64_t firstRow, std::span<const std::byte> codes,
-                          std::span<const std::byte> scales) {
+                          std::span<const std::byte> scales) const {
   TANDEM_ASSERT(matrices_.contains(parameter) && firstRow % kernels::quantisedBlock == 0,
                 "whole blocks of rows of a matrix that is here");
   const Matrix& matrix = matrices_.at(parameter);

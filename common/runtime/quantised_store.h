@@ -1,5 +1,5 @@
 #pragma once
-// Matrices of a model that are held quantised, for inference: codes and scales as the kernels read them.
+// Matrices of a model that are held quantised, for inference or frozen: codes and scales as the kernels read them.
 
 #include <map>
 #include <memory>
@@ -19,7 +19,7 @@ class QuantisedStore {
   void add(const std::string& parameter, kernels::QuantisedFormat format, std::int64_t outputs, std::int64_t inputs);
   // Codes and scales of whole blocks of rows, packed (kernels/quantised.h), the first being row `firstRow`.
   void fill(const std::string& parameter, std::int64_t firstRow, std::span<const std::byte> codes,
-            std::span<const std::byte> scales);
+            std::span<const std::byte> scales) const;
 
   const graph::QuantisedParameters& formats() const { return formats_; }
   std::int64_t bytes() const;

@@ -50,9 +50,13 @@ graph::Adapters AdapterOptions::forEvaluation() const {
 }
 
 std::string AdapterOptions::json() const {
-  return nlohmann::json{
-      {"rank", rank}, {"alpha", alpha}, {"dropout", dropout}, {"rank_stabilised", rankStabilised}, {"targets", targets}}
-      .dump();
+  nlohmann::json settings = {{"rank", rank},
+                             {"alpha", alpha},
+                             {"dropout", dropout},
+                             {"rank_stabilised", rankStabilised},
+                             {"targets", targets}};
+  if (baseFormat) settings["base_format"] = checkpoint::name(*baseFormat);
+  return settings.dump();
 }
 
 std::optional<graph::Adapters> adaptersOf(const std::optional<AdapterOptions>& options) {

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "common/checkpoint/checkpoint.h"
+#include "common/checkpoint/quantisation.h"
 #include "common/graph/adapt.h"
 
 namespace tandem::train {
@@ -22,6 +23,7 @@ struct AdapterOptions {
   double alpha = 32;
   double dropout = 0;
   bool rankStabilised = false;  // rsLoRA (Kalajdzievski 2023): the scale is alpha / sqrt(rank), not alpha / rank
+  std::optional<checkpoint::QuantisedFormat> baseFormat;  // QLoRA: of the frozen matrices of the layers
   // Linears by the parts of their names: "attention.qkv", "attention.output", "mlp.gate_up", "mlp.up", "mlp.down", or
   // "attention", "mlp"; empty: all of the layers.
   std::vector<std::string> targets;

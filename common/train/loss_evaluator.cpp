@@ -52,8 +52,8 @@ LossEvaluator::LossEvaluator(const model::Configuration& configuration, const ru
     : rows_(rows),
       sequenceLength_(sequenceLength),
       groups_(nullptr),
-      executable_(lossProgram(configuration, rows, sequenceLength, parameters.storage(), adapters), device.backend,
-                  device.stream, device.arena) {
+      executable_(frozen.prepared(lossProgram(configuration, rows, sequenceLength, parameters.storage(), adapters)),
+                  device.backend, device.stream, device.arena) {
   parameters.bindTo(executable_);
   frozen.bindTo(executable_);
 }

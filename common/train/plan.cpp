@@ -10,9 +10,8 @@ namespace tandem::train {
 std::string describePlan(const TrainOptions& options, int ranks) {
   const RankPlan rank = planFirstRank(options, ranks);
   const BatchShape& shape = rank.shape;
-  const std::int64_t parameters = options.adapters
-                                      ? equivalentParameters(rank.program)
-                                      : model::buildLoss(rank.configuration, 1, 1, options.storage).parameterCount();
+  const std::int64_t whole = model::buildLoss(rank.configuration, 1, 1, options.storage).parameterCount();
+  const std::int64_t parameters = options.adapters ? equivalentParameters(rank.program.parameterCount(), whole) : whole;
   const graph::MemoryPlan plan = graph::planMemory(rank.program);
   const bool low = options.storage != base::DType::f32;
   const graph::OtherMemory states{low ? "optimizer states and masters" : "optimizer states",

@@ -52,7 +52,7 @@ checkpoint::QuantisedRows readRows(const checkpoint::ModelSource& model, const M
   return checkpoint::quantiseRows(matrix.format, values, matrix.inputs, {matrix.name, begin});
 }
 
-void fill(runtime::QuantisedStore& store, const checkpoint::ModelSource& model, const Matrix& matrix) {
+void fill(const runtime::QuantisedStore& store, const checkpoint::ModelSource& model, const Matrix& matrix) {
   constexpr std::int64_t panelElements = 1 << 20;
   const std::int64_t panel =
       std::max<std::int64_t>(1, panelElements / matrix.inputs / kernels::quantisedBlock) * kernels::quantisedBlock;
@@ -90,6 +90,59 @@ std::unique_ptr<runtime::ParameterStore> loadForInference(const checkpoint::Mode
   TANDEM_LOG(info) << quantised.size() << " matrices are quantised, in " << matrices->bytes() << " bytes";
   parameters->attach(matrices);
   return parameters;
+}
+
+graph::QuantisedParameters frozenFormats(const graph::Program& program, const AdapterOptions& adapters) {
+  graph::QuantisedParameters formats;
+  if (!adapters.baseFormat) return formats;
+  for (const graph::TensorId id : program.ofRole(graph::Role::frozen)) {
+    const graph::Tensor& parameter = program.tensor(id);
+    const auto format = checkpoint::formatOfFrozen(parameter.name, parameter.shape, *adapters.baseFormat);
+    if (format) formats[parameter.name] = *format;
+  }
+  return formats;
+}
+
+std::unique_ptr<runtime::ParameterStore> makeFrozen(const graph::Program& program, const AdapterOptions& adapters,
+                                                    DType storage, int ranks, const Device& device) {
+  const graph::QuantisedParameters formats = frozenFormats(program, adapters);
+  auto matrices = std::make_shared<runtime::QuantisedStore>(device.backend, device.stream);
+  std::vector<sharding::FlatLayout::Named> numbers;
+  for (const graph::TensorId id : program.ofRole(graph::Role::frozen)) {
+    const graph::Tensor& parameter = program.tensor(id);
+    if (const auto found = formats.find(parameter.name); found != formats.end()) {
+      matrices->add(parameter.name, found->second, parameter.shape[0], parameter.shape[1]);
+    } else {
+      numbers.push_back({parameter.name, parameter.shape});
+    }
+  }
+  auto frozen = std::make_unique<runtime::ParameterStore>(
+      runtime::layoutOf(numbers, ranks, sharding::FlatLayout::Ownership::anywhere), device.backend, device.stream,
+      storage, runtime::ParameterStore::Gradients::none);
+  if (!formats.empty()) frozen->attach(std::move(matrices));
+  return frozen;
+}
+
+void loadFrozen(const checkpoint::ModelSource& model, const runtime::ParameterStore& frozen, const Device& device) {
+  loadWeights(model, frozen, device);
+  if (frozen.matrices() == nullptr) return;
+  for (const auto& [name, format] : frozen.matrices()->formats()) {
+    const checkpoint::StoredParameter& parameter = model.parameter(name);
+    const auto stored = model.quantisedFormat(parameter);
+    if (stored && *stored != format) {
+      throw Error(ErrorKind::usage, "checkpoint '" + model.place().string() + "' holds '" + name + "' quantised to " +
+                                        checkpoint::name(*stored) + ", which cannot be undone; give --quantize " +
+                                        checkpoint::name(*stored));
+    }
+    fill(*frozen.matrices(), model,
+         {.name = name,
+          .outputs = parameter.shape[0],
+          .inputs = parameter.shape[1],
+          .format = format,
+          .stored = stored.has_value()});
+  }
+  TANDEM_LOG(info) << frozen.matrices()->formats().size() << " frozen matrices are quantised, in "
+                   << frozen.matrices()->bytes() << " bytes";
 }
 
 }  // namespace tandem::train

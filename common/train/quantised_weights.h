@@ -1,6 +1,6 @@
 #pragma once
-// A model's weights in memory for inference, from a checkpoint: as numbers, quantised while they are read, or as the
-// checkpoint holds them quantised already.
+// A model's weights in memory for inference, or frozen beside adapters, from a checkpoint: as numbers, quantised while
+// they are read, or as the checkpoint holds them quantised already.
 
 #include <memory>
 #include <optional>
@@ -8,6 +8,7 @@
 #include "common/checkpoint/model_source.h"
 #include "common/checkpoint/quantisation.h"
 #include "common/runtime/parameter_store.h"
+#include "common/train/adapters.h"
 #include "common/train/device.h"
 
 namespace tandem::train {
@@ -20,5 +21,17 @@ std::unique_ptr<runtime::ParameterStore> loadForInference(const checkpoint::Mode
                                                           const graph::Program& program, base::DType storage,
                                                           std::optional<checkpoint::QuantisedFormat> format,
                                                           const Device& device);
+
+// Room for the frozen weights of a training program, over `ranks` that each hold them all. With
+// adapters.baseFormat the matrices of the layers are held quantised to it, embeddings and head stay numbers, and the
+// program has to go through the store's prepared() after all other passes.
+std::unique_ptr<runtime::ParameterStore> makeFrozen(const graph::Program& program, const AdapterOptions& adapters,
+                                                    base::DType storage, int ranks, const Device& device);
+
+// Fills them. Not collective: every rank reads the whole model. Throws like loadForInference.
+void loadFrozen(const checkpoint::ModelSource& model, const runtime::ParameterStore& frozen, const Device& device);
+
+// What of a program's frozen parameters is quantised.
+graph::QuantisedParameters frozenFormats(const graph::Program& program, const AdapterOptions& adapters);
 
 }  // namespace tandem::train

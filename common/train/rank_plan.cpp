@@ -1,6 +1,7 @@
 #include "common/train/rank_plan.h"
 
 #include "common/runtime/parameter_store.h"
+#include "common/train/quantised_weights.h"
 #include "common/train/trainer.h"
 
 namespace tandem::train {
@@ -14,6 +15,7 @@ RankPlan planFirstRank(const TrainOptions& options, int ranks) {
   const sharding::PartitionedProgram loss = lossPart(plan.configuration, plan.shape.microBatch, options.sequenceLength,
                                                      options.storage, plan.grid, {}, adaptersOf(options.adapters));
   plan.program = trainingProgram(loss.program, options.recompute);
+  if (options.adapters) plan.program = graph::quantise(plan.program, frozenFormats(plan.program, *options.adapters));
   plan.ownParameters =
       runtime::layoutOf(plan.program, plan.grid.sharers(), ownershipOf(options.optimizer.method), loss.parts)
           .shardCount(0);

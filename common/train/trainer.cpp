@@ -15,6 +15,7 @@
 #include "common/telemetry/device_limits.h"
 #include "common/telemetry/report.h"
 #include "common/train/model_state.h"
+#include "common/train/quantised_weights.h"
 
 namespace tandem::train {
 namespace {
@@ -108,11 +109,7 @@ model::Configuration configurationOf(const TrainOptions& options) {
                                    "in checkpoint '" + options.base.string() + "'");
 }
 
-std::int64_t equivalentParameters(const graph::Program& program) {
-  std::int64_t frozen = 0;
-  for (const graph::TensorId id : program.ofRole(graph::Role::frozen)) frozen += program.tensor(id).shape.count();
-  return program.parameterCount() + frozen * 2 / 3;
-}
+std::int64_t equivalentParameters(std::int64_t learned, std::int64_t frozen) { return learned + frozen * 2 / 3; }
 
 double modelFlopsPerToken(const model::Configuration& configuration, std::int64_t parameters,
                           std::int64_t sequenceLength) {
@@ -156,7 +153,9 @@ Trainer::Trainer(comm::Communicator& communicator, const Device& device, TrainOp
   const double ownRate = runtime::measureMatrixRate(options_.storage, device_.backend, device_.stream);
   matrixRate_ = comm::allReduceScalar(communicator_, ownRate);
   flopsPerToken_ = modelFlopsPerToken(
-      configuration_, options_.adapters ? equivalentParameters(step_->executable().program()) : parameterCount(),
+      configuration_,
+      options_.adapters ? equivalentParameters(step_->executable().program().parameterCount(), parameterCount())
+                        : parameterCount(),
       options_.sequenceLength);
   watchHealth();
   describe();
@@ -293,7 +292,7 @@ std::unique_ptr<checkpoint::ModelSource> Trainer::openBase() {
   std::unique_ptr<checkpoint::ModelSource> model = checkpoint::openModel(communicator_, options_.base);
   comm::agreeOn(communicator_, [&] {
     base_ = baseOf(model->place());
-    if (step_->frozen() != nullptr) loadWeights(*model, *step_->frozen(), device_);
+    if (step_->frozen() != nullptr) loadFrozen(*model, *step_->frozen(), device_);
   });
   TANDEM_LOG(info) << "begins with '" << model->place().string() << "', step " << model->metadata().step;
   return model;

@@ -111,8 +111,9 @@ class Trainer {
   std::chrono::steady_clock::time_point lastReport_{};
 };
 
-// The parameters of a program, those that are frozen counted by two thirds: they have no gradients of their own.
-std::int64_t equivalentParameters(const graph::Program& program);
+// The parameters of a finetuning with adapters, those that are frozen counted by two thirds: they have no gradients of
+// their own.
+std::int64_t equivalentParameters(std::int64_t learned, std::int64_t frozen);
 
 // Model FLOPs of a token, forward and backward: 6 N + 12 L d T with N parameters, L layers, d the width of all heads
 // and T tokens a row (Chowdhery et al., PaLM, appendix B); the causal mask's half is not taken off.

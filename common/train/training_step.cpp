@@ -10,6 +10,7 @@
 #include "common/sharding/data_parallel.h"
 #include "common/sharding/pipeline.h"
 #include "common/train/context_batch.h"
+#include "common/train/quantised_weights.h"
 
 namespace tandem::train {
 namespace {
@@ -118,10 +119,8 @@ TrainingStep::TrainingStep(const model::Configuration& configuration, const Trai
   parameters_ = std::make_unique<runtime::ParameterStore>(layout, device.backend, device.stream, options.storage,
                                                           runtime::ParameterStore::Gradients::held);
   if (options.adapters) {
-    const auto anywhere = sharding::FlatLayout::Ownership::anywhere;
-    frozen_ = std::make_unique<runtime::ParameterStore>(
-        runtime::layoutOf(program, communicator.size(), anywhere, {}, graph::Role::frozen), device.backend,
-        device.stream, options.storage, runtime::ParameterStore::Gradients::none);
+    frozen_ = makeFrozen(program, *options.adapters, options.storage, communicator.size(), device);
+    program = frozen_->prepared(program);
   }
   optimizer_ = std::make_unique<optim::Optimizer>(
       options.optimizer, parameterTraits(configuration, layout, options.optimizer.method), *parameters_, communicator,

@@ -114,6 +114,51 @@ class Learning(unittest.TestCase):
         self.assertEqual(len(world.losses("epochs")), -(-2 * rows // ROWS))
 
 
+class QuantisedBase(unittest.TestCase):
+    def quantised(self, form):
+        path = world.path(f"base-{form}")
+        if not path.exists():
+            succeed(1, "checkpoint-convert", "quantize", "--checkpoint", base(), "--format", form, "--output", path)
+        return path
+
+    def test_losses_are_those_of_adapters_beside_the_same_weights_as_numbers(self):
+        for form in ("int8", "int4"):
+            changes = {"checkpoint": self.quantised(form), "lora_dropout": 0.2, "learning_rate": 1e-2}
+            finetune(f"numbers-{form}", method="lora", **changes)
+            finetune(f"codes-{form}", method="qlora", quantize=form, **changes)
+            expected = world.losses(f"numbers-{form}")
+            self.assertLess(expected[-1], expected[0])
+            for one, other in zip(world.losses(f"codes-{form}"), expected, strict=True):
+                self.assertAlmostEqual(one, other, delta=1e-6 * other)
+
+    def test_ranks_agree_and_what_is_read_again_is_what_was_trained(self):
+        changes = {"method": "qlora", "learning_rate": 1e-2, "val": conversations("val.jsonl", 1)}  # int4
+        for ranks in (1, 2):
+            finetune(f"qlora-{ranks}", ranks, **changes)
+        for one, other in zip(world.losses("qlora-2"), world.losses("qlora-1"), strict=True):
+            self.assertAlmostEqual(one, other, delta=2e-5 * other)
+        trained = [line for line in world.metrics("qlora-1") if "evaluation" in line][-1]["loss"]
+        succeed(2, "checkpoint-convert", "merge", "--checkpoint", world.path("qlora-1"), "--output", world.path("qlora-merged"))
+        for checkpoint in ("qlora-1", "qlora-merged"):
+            measured = world.evaluate("loss", "--checkpoint", world.path(checkpoint), "--data",
+                                      world.path("qlora-1") / "data/val-0.h5", "--sequence-length", SEQUENCE)
+            self.assertAlmostEqual(measured[0]["loss"], trained, delta=1e-5 * trained)
+
+    def test_the_plan_holds_codes_instead_of_numbers(self):
+        size = {}
+        for method in ("lora", "qlora"):
+            plan = succeed(1, "finetune", *arguments("planned", method=method, dry_run=True)).out
+            words = next(line for line in plan.splitlines() if line.startswith("frozen parameters")).split()
+            size[method] = float(words[3]) * {"KiB": 1, "MiB": 1024}[words[4]]
+        tables = 320 * 32 * 4 / 1024  # the embedding, which is the head too, stays numbers
+        self.assertLess(size["qlora"] - tables, (size["lora"] - tables) / 4)
+
+    def test_a_base_in_another_format_is_refused(self):
+        ended = run(2, "finetune", *arguments("other-format", method="qlora", checkpoint=self.quantised("int8")))
+        self.assertEqual(ended.code, USAGE, ended)
+        self.assertIn("--quantize int8", ended.err)
+
+
 class GoingOn(unittest.TestCase):
     def expect_exact(self, name, **changes):
         finetune(f"{name}-whole", steps=8, **changes)
@@ -130,10 +175,14 @@ class GoingOn(unittest.TestCase):
     def test_adapters_resume_bit_for_bit_on_two_ranks(self):
         self.expect_exact("adapters", ranks=2, method="lora", lora_dropout=0.2, lora_rank_stabilised=True)
 
+    def test_adapters_beside_quantised_weights_resume_bit_for_bit_on_two_ranks(self):
+        self.expect_exact("quantised", ranks=2, method="qlora", quantize="int8", lora_dropout=0.2)
+
     def test_another_base_or_other_adapters_are_refused(self):
         finetune("kept", method="lora", steps=2)
-        for changes, word in (({"lora_rank": 4}, "adapters"), ({"seed": 4}, "seed was 3 and is now 4")):
-            ended = run(1, "finetune", *arguments("kept", method="lora", **changes))
+        for changes, word in (({"lora_rank": 4}, "adapters"), ({"method": "qlora"}, "adapters"),
+                              ({"seed": 4}, "seed was 3 and is now 4")):
+            ended = run(1, "finetune", *arguments("kept", **{"method": "lora", **changes}))
             self.assertEqual(ended.code, USAGE, ended)
             self.assertIn(word, ended.err)
 
@@ -221,8 +270,10 @@ class BadInput(unittest.TestCase):
         self.expect_refusal(BAD_DATA, "another tokenizer", data=train)
 
     def test_options_that_make_no_sense(self):
-        for changes, word in (({"method": "prefix"}, "full or lora"), ({"checkpoint": world.path("nowhere")}, "does not exist"),
+        for changes, word in (({"method": "prefix"}, "full, lora or qlora"), ({"checkpoint": world.path("nowhere")}, "does not exist"),
                               ({"method": "lora", "lora_rank": 0}, "--lora-rank"),
+                              ({"method": "lora", "quantize": "int8"}, "--quantize is for"),
+                              ({"method": "qlora", "quantize": "int3"}, "int8 and int4"),
                               ({"method": "lora", "lora_dropout": 1}, "--lora-dropout"),
                               ({"method": "lora", "lora_targets": "mlp.side"}, "mlp.gate_up"),
                               ({"method": "lora", "warm_start": True}, "--warm-start"),

@@ -1,4 +1,5 @@
-// Registry entries: operators on quantised matrices. They have no gradients.
+// Registry entries: operators on quantised matrices. They have no gradients: the pass that places them beside frozen
+// weights (passes.h) runs after differentiation.
 
 #include <algorithm>
 

@@ -1,5 +1,6 @@
 // Programs that read quantised weights.
 
+#include "common/graph/adapt.h"
 #include "common/graph/operators.h"
 #include "common/graph/passes.h"
 #include "tests/common/graph/expectations.h"
@@ -71,6 +72,38 @@ TEST(Quantise, whatHasNoQuantisedFormIsRefusedByName) {
     return;
   }
   FAIL() << "the model has no norm";
+}
+
+TEST(Quantise, frozenMatricesAreMadeNumbersAgainForEachReader) {
+  const Adapters adapters{.rank = 2,
+                          .isChosen = [](const std::string& weight) { return weight.starts_with("layers."); }};
+  const Program trained = fuse(differentiate(fuse(adapt(llamaLike({}), adapters))));
+  QuantisedParameters parameters;
+  std::int64_t readers = 0;
+  for (const Node& node : trained.nodes()) {
+    for (const TensorId id : node.inputs) {
+      if (id == none || trained.tensor(id).role != Role::frozen || !trained.tensor(id).name.starts_with("layers."))
+        continue;
+      if (node.op != Operator::linear && node.op != Operator::linearBackwardInput) continue;
+      parameters[trained.tensor(id).name] = int4;
+      ++readers;
+    }
+  }
+  const Program quantised = quantise(trained, parameters);
+  check(quantised);
+  EXPECT_GT(readers, std::ssize(parameters)) << "the backward pass reads them too";
+  EXPECT_EQ(countOf(quantised, Operator::dequantise), readers);
+  EXPECT_EQ(countOf(quantised, Operator::quantisedLinear), 0) << "whose inputs are rounded";
+  for (const auto& [name, format] : parameters) {
+    EXPECT_EQ(quantised.tensor(quantised.find(name)).role, Role::activation) << "takes no memory";
+    EXPECT_EQ(quantised.tensor(quantised.find(codesName(name))).role, Role::frozen);
+  }
+  // One matrix at a time is numbers.
+  for (const Node& node : quantised.nodes()) {
+    if (node.op == Operator::dequantise) {
+      EXPECT_EQ((&node + 1)->inputs[1], node.outputs[0]);
+    }
+  }
 }
 
 TEST(Quantise, aQuantisedProgramCannotBeTrained) {

@@ -8,5 +8,6 @@ namespace tandem::evaluate {
 app::Command lossCommand();      // loss, perplexity and bits per byte on datasets
 app::Command generateCommand();  // text that goes on from prompts
 app::Command chatCommand();      // a conversation at the terminal
+app::Command speedCommand();     // latency, tokens per second, memory
 
 }  // namespace tandem::evaluate

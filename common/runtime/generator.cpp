@@ -4,6 +4,7 @@
 #include <chrono>
 #include <iterator>
 #include <optional>
+#include <set>
 
 #include "common/base/error.h"
 #include "common/graph/passes.h"
@@ -25,6 +26,10 @@ std::size_t chooseBlock(std::int64_t tokens) {
 }
 
 double secondsSince(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+
+bool takesRows(graph::Operator op) {
+  return op == graph::Operator::embedding || op == graph::Operator::quantisedEmbedding;
+}
 
 }  // namespace
 
@@ -81,6 +86,26 @@ Generator::Generator(const model::Configuration& configuration, const ParameterS
 }
 
 Generator::~Generator() = default;
+
+std::int64_t Generator::weightBytesOfStep() const {
+  std::set<std::string> counted;
+  std::int64_t bytes = 0;
+  for (const graph::Program* program : {&decode_->program(), &head_->program()}) {
+    for (const graph::Node& node : program->nodes()) {
+      if (takesRows(node.op)) continue;
+      for (const graph::TensorId id : node.inputs) {
+        if (id == graph::none || program->tensor(id).role != graph::Role::parameter) continue;
+        const graph::Tensor& weight = program->tensor(id);
+        if (counted.insert(weight.name).second) bytes += weight.shape.count() * base::byteSize(weight.type);
+      }
+    }
+  }
+  return bytes;
+}
+
+std::int64_t Generator::cacheBytesOfToken() const {
+  return 2 * configuration_.layers * configuration_.kvHeads * configuration_.headSize * base::byteSize(storage_);
+}
 
 void Generator::bindCaches(Executable& executable, std::int64_t firstSlot) const {
   const std::int64_t slot = configuration_.kvHeads * capacity_ * configuration_.headSize * base::byteSize(storage_);

@@ -43,6 +43,12 @@ class Generator {
   std::vector<Generation> run(const std::vector<GenerationRequest>& requests, const SamplingOptions& sampling,
                               const OnToken& onToken = {});
 
+  // Bytes that one step of decoding reads: of the weights, all that is multiplied (of an embedding table only rows are
+  // taken, which do not count); and of the caches, for each token that a sequence has there.
+  std::int64_t weightBytesOfStep() const;
+  std::int64_t cacheBytesOfToken() const;
+  std::int64_t cacheBytes() const { return caches_->bytes(); }  // held
+
  private:
   struct Sequence;
 

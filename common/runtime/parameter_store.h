@@ -28,6 +28,9 @@ class ParameterStore {
   float* gradients() const { return gradients_ ? reinterpret_cast<float*>(gradients_->data()) : nullptr; }
   void* weightAt(std::int64_t element) const { return weights_->data() + element * base::byteSize(storage_); }
 
+  // Of all weights, quantised ones included.
+  std::int64_t weightBytes() const { return weights_->bytes() + (matrices_ ? matrices_->bytes() : 0); }
+
   // Matrices that are held apart, quantised. Their programs have to go through prepared().
   void attach(std::shared_ptr<const QuantisedStore> matrices) { matrices_ = std::move(matrices); }
   const QuantisedStore* matrices() const { return matrices_.get(); }  // null without any

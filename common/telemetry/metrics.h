@@ -70,7 +70,9 @@ class MetricsFile {
   AppendedFile file_;
 };
 
-// The largest resident size of this process so far, in bytes.
+// The largest resident size of this process so far, in bytes; and begins anew with the size of now, where the system
+// lets it.
 std::int64_t peakResidentBytes();
+void forgetPeakResident();
 
 }  // namespace tandem::telemetry

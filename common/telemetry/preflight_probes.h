@@ -19,6 +19,11 @@ namespace tandem::telemetry {
 void measureCompute(comm::Communicator& world, kernels::Backend& backend, kernels::Stream& stream,
                     HealthSampler& sampler, double seconds, RankFacts& facts);
 
+// Bytes per second that this rank reads of memory much larger than caches, by the kernels, for so many seconds.
+// Collective: all ranks at the same time.
+double measureReadBandwidth(comm::Communicator& world, kernels::Backend& backend, kernels::Stream& stream,
+                            double seconds);
+
 // Messages between every pair, there and back, and all-gathers, by size. Pairs without a rank in common talk at the
 // same time. `exchange` is the group for memory of devices; null: memory of the host, over `world`. Collective; the
 // same result on every rank.

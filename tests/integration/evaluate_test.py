@@ -1,5 +1,6 @@
 """evaluate tells the same of a checkpoint at any rank count and batch, and what pretrain told of it."""
 
+import itertools
 import json
 import math
 import unittest
@@ -148,6 +149,60 @@ class Generate(unittest.TestCase):
         expected = self.write("--temperature", 0, prompts=["Ada sees"])[0]
         self.assertEqual(ended.out, f"Ada sees{expected['text']}\n")
         self.assertIn("tokens/s", ended.err)
+
+
+class Speed(unittest.TestCase):
+    CASES = ("--prompt-tokens", "3,20", "--generated-tokens", "1,6", "--batch", "1,2", "--repetitions", 2)
+
+    def measure(self, *arguments, ranks=1):
+        return world.evaluate("speed", "--checkpoint", checkpoint(), *arguments, ranks=ranks)
+
+    def test_measures_every_case_of_every_form(self):
+        told = self.measure(*self.CASES, "--precision", "fp32,bf16", "--quantize", "none,int4", ranks=2)
+        self.assertEqual((told["ranks"], told["threads"], told["repetitions"]), (2, 1, 2))
+        keys = ("precision", "quantize", "batch", "prompt_tokens", "generated_tokens")
+        self.assertEqual([tuple(result[key] for key in keys) for result in told["results"]],
+                         list(itertools.product(("fp32", "bf16"), ("none", "int4"), (1, 2), (3, 20), (1, 6))))
+
+    def test_figures_agree_with_each_other(self):
+        told = self.measure(*self.CASES, "--quantize", "none,int8")
+        for result in told["results"]:
+            case = {key: result[key] for key in ("quantize", "batch", "prompt_tokens", "generated_tokens")}
+            with self.subTest(**case):
+                self.assertGreater(result["first_token_seconds"], 0)
+                self.assertGreater(result["prompt_tokens_per_second"], 0)
+                if case["generated_tokens"] == 1:
+                    self.assertIsNone(result["decode_tokens_per_second"])
+                    self.assertIsNone(result["bandwidth_share"])
+                else:
+                    self.assertAlmostEqual(
+                        result["decode_bytes_per_second"] / told["read_bandwidth_bytes_per_second"],
+                        result["bandwidth_share"])
+                    # A step reads at least the weights: the table is tied to the head, so all but padding.
+                    steps = result["decode_tokens_per_second"] / case["batch"]
+                    self.assertGreater(result["decode_bytes_per_second"] / steps, 0.9 * result["weight_bytes"])
+                self.assertGreater(result["peak_memory_bytes"], result["weight_bytes"] + result["cache_bytes"])
+        weights = {result["quantize"]: result["weight_bytes"] for result in told["results"]}
+        self.assertLess(weights["int8"], 0.4 * weights["none"])
+
+    def test_reads_as_a_table_for_people(self):
+        ended = succeed(1, "evaluate", "speed", "--checkpoint", checkpoint(), "--prompt-tokens", 4,
+                        "--generated-tokens", "1,2", "--repetitions", 1)
+        heading, columns, *rows = ended.out.splitlines()
+        self.assertRegex(heading, r"step-00000150, 1 rank; a rank reads memory at .*/s$")
+        self.assertIn("decode tokens/s", columns)
+        self.assertRegex(rows[0], r"^fp32 +none +4 +1 +1 +[\d.]+ ms +[\d.]+ \+- 0\.0 +- +- ")
+        self.assertRegex(rows[1], r"^fp32 +none +4 +2 +1 +[\d.]+ ms +[\d.]+ \+- 0\.0 +[\d.]+ \+- 0\.0 +\d+ % ")
+        self.assertEqual(len(rows), 2)
+
+    def test_what_cannot_be_measured_is_a_usage_error(self):
+        for wrong, words in ((("--prompt-tokens", "4,60"), "64 positions"), (("--generated-tokens", "0"), "at least 1"),
+                             (("--batch", "-1"), "--batch"), (("--repetitions", "0"), "--repetitions"),
+                             (("--quantize", "int8,int3"), "int3"), (("--precision", "fp32,fp7"), "fp7")):
+            with self.subTest(wrong=wrong):
+                ended = run(2, "evaluate", "speed", "--checkpoint", checkpoint(), *wrong)
+                self.assertEqual(ended.code, 2, ended)
+                self.assertIn(words, ended.err)
 
 
 class Families(unittest.TestCase):

@@ -111,17 +111,26 @@ void measureProducts(Probe& probe, HealthSampler& sampler, double seconds, RankF
 }
 
 // Arrays much larger than caches: the memory itself is measured.
-void measureMemory(Probe& probe, double seconds, RankFacts& facts) {
-  const std::int64_t bytes = probe.onHost() ? std::int64_t{128} << 20 : std::int64_t{512} << 20;
-  const auto array = probe.filled(DType::f32, bytes / 4);
+std::int64_t largeArrayBytes(const Probe& probe) {
+  return probe.onHost() ? std::int64_t{128} << 20 : std::int64_t{512} << 20;
+}
+
+double readRate(Probe& probe, const TensorView& array, double seconds) {
   const DeviceMemory sum(probe.backend(), 8);
+  const TensorView result(sum.data(), DType::f64, {1});
+  return probe.rate(
+      {[&] { probe.backend().run(kernels::SquaredNorm{.input = array, .result = result}, probe.stream()); },
+       static_cast<double>(array.shape.count() * 4)},
+      seconds);
+}
+
+void measureMemory(Probe& probe, double seconds, RankFacts& facts) {
+  const std::int64_t bytes = largeArrayBytes(probe);
+  const auto array = probe.filled(DType::f32, bytes / 4);
   const TensorView view(array->data(), DType::f32, {bytes / 4});
-  const TensorView sumView(sum.data(), DType::f64, {1});
-  const Load read{[&] { probe.backend().run(kernels::SquaredNorm{.input = view, .result = sumView}, probe.stream()); },
-                  static_cast<double>(bytes)};
   const Load copy{[&] { probe.backend().run(kernels::Scale{.data = view, .factor = 1.0f}, probe.stream()); },
                   2.0 * static_cast<double>(bytes)};
-  facts.set(reading::readBandwidth, probe.rate(read, seconds));
+  facts.set(reading::readBandwidth, readRate(probe, view, seconds));
   facts.set(reading::copyBandwidth, probe.rate(copy, seconds));
 
   const std::int64_t width = probe.onHost() ? 4096 : 8192;
@@ -167,6 +176,14 @@ void measureAttention(Probe& probe, double seconds, RankFacts& facts) {
 }
 
 }  // namespace
+
+double measureReadBandwidth(comm::Communicator& world, kernels::Backend& backend, kernels::Stream& stream,
+                            double seconds) {
+  Probe probe(world, backend, stream);
+  const std::int64_t count = largeArrayBytes(probe) / 4;
+  const auto array = probe.filled(DType::f32, count);
+  return readRate(probe, TensorView(array->data(), DType::f32, {count}), seconds);
+}
 
 void measureCompute(comm::Communicator& world, kernels::Backend& backend, kernels::Stream& stream,
                     HealthSampler& sampler, double seconds, RankFacts& facts) {

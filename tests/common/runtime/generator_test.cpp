@@ -9,6 +9,7 @@
 #include <cmath>
 
 #include "common/model/transformer.h"
+#include "common/runtime/decoding_speed.h"
 #include "tests/common/data/expect_error.h"
 
 namespace tandem::runtime {
@@ -108,6 +109,50 @@ TEST_F(Writing, promptsThatAreEmptyOrTooLongAreUsageErrors) {
 TEST_F(Writing, weightsThatAreNoNumbersAreANumericErrorNotAToken) {
   static_cast<float*>(store_->weightAt(store_->layout().parameters().back().offset))[0] = NAN;
   data::expectError(base::ErrorKind::numeric, {"logits"}, [&] { write({{.prompt = {1, 2}}}, 1); });
+}
+
+TEST_F(Writing, aStepReadsAllWeightsButTheTableThatRowsAreTakenFrom) {
+  const Generator generator(model_, *store_, 2, capacity, *backend_, *stream_, arena_);
+  const std::int64_t table = 61 * 16, cachedHeads = 2 * 2 * 16;  // keys and values of two layers
+  std::int64_t parameters = 0;
+  for (const sharding::FlatParameter& parameter : store_->layout().parameters()) parameters += parameter.count;
+  EXPECT_EQ(generator.weightBytesOfStep(), 4 * (parameters - table));
+  EXPECT_EQ(generator.cacheBytesOfToken(), 4 * cachedHeads);
+  EXPECT_GE(generator.cacheBytes(), 2 * capacity * generator.cacheBytesOfToken());
+}
+
+TEST_F(Writing, theBytesThatDecodingReadsFollowFromItsRate) {
+  Generator generator(model_, *store_, 2, capacity, *backend_, *stream_, arena_);
+  const auto alone = comm::makeSingleProcess();
+  const SpeedResult speed =
+      measureSpeed(generator, 61, {.promptTokens = 6, .generatedTokens = 5, .batch = 2}, 3, *alone);
+  EXPECT_GT(speed.firstTokenSeconds.mean, 0);
+  EXPECT_GT(speed.promptRate.mean, 0);
+  ASSERT_TRUE(speed.decodeRate && speed.decodeBytesPerSecond);
+  // Four steps find 6, 7, 8 and 9 tokens in the cache and add one.
+  const auto bytesOfStep =
+      static_cast<double>(generator.weightBytesOfStep()) + 2 * 8.5 * static_cast<double>(generator.cacheBytesOfToken());
+  EXPECT_NEAR(*speed.decodeBytesPerSecond / (speed.decodeRate->mean / 2 * bytesOfStep), 1, 1e-12);
+}
+
+TEST_F(Writing, anAnswerOfOneTokenHasNoRateOfDecoding) {
+  Generator generator(model_, *store_, 1, capacity, *backend_, *stream_, arena_);
+  const auto alone = comm::makeSingleProcess();
+  EXPECT_FALSE(measureSpeed(generator, 61, {.promptTokens = 6, .generatedTokens = 1}, 1, *alone).decodeRate);
+}
+
+TEST_F(Writing, speedIsNotMeasuredOfPromptsThatDoNotFit) {
+  Generator generator(model_, *store_, 1, capacity, *backend_, *stream_, arena_);
+  const auto alone = comm::makeSingleProcess();
+  data::expectError(base::ErrorKind::usage, {"40 tokens"},
+                    [&] { measureSpeed(generator, 61, {.promptTokens = capacity, .generatedTokens = 1}, 1, *alone); });
+}
+
+TEST(MeanAndDeviation, areOfASample) {
+  const std::vector<double> values = {2, 4, 4, 4, 5, 5, 7, 9};
+  EXPECT_DOUBLE_EQ(meanAndDeviation(values).mean, 5);
+  EXPECT_DOUBLE_EQ(meanAndDeviation(values).deviation, std::sqrt(32.0 / 7));
+  EXPECT_EQ(meanAndDeviation(std::span(values).first(1)).deviation, 0);
 }
 
 }  // namespace

@@ -248,7 +248,7 @@ struct LinearCrossEntropy {
   ConstTensorView input;      // [rows, width]
   ConstTensorView weight;     // [vocabulary, width]
   ConstTensorView targets;    // int32 [rows]; in [-1, vocabulary)
-  ConstTensorView gradScale;  // float32 [1]; with gradients
+  ConstTensorView gradScale;  // float32 [1], or [rows] of each loss; with gradients
   TensorView losses;          // float32 [rows]
   TensorView gradInput;       // [rows, width]; optional
   TensorView gradWeight;      // float32 [vocabulary, width]; with gradInput, optional (a frozen head has none)

@@ -30,7 +30,8 @@ class Encoding {
     prepare();
     const std::string arguments[] = {path};
     const std::vector<data::TextFile> files = data::findTextFiles(world_, arguments);
-    data::EncodeSettings encode{.output = folder_ / (name + ".h5"), .chat = chat_, .threads = settings_.threads};
+    data::EncodeSettings encode{
+        .output = folder_ / (name + ".h5"), .chat = chat_, .pairs = settings_.pairs, .threads = settings_.threads};
     if (holdsOut) {
       encode.validationFraction = settings_.validationFraction;
       encode.validationOutput = folder_ / (name + "-val.h5");
@@ -38,7 +39,8 @@ class Encoding {
     }
     const data::EncodeSummary summary =
         data::encodeCorpus(world_, *tokenizer_, files, {.skipBadRecords = settings_.skipBadRecords}, encode, {});
-    TANDEM_LOG(info) << "'" << path << "': " << summary.documents << " conversations, " << summary.tokens
+    TANDEM_LOG(info) << "'" << path << "': " << (settings_.pairs ? summary.documents / 2 : summary.documents)
+                     << (settings_.pairs ? " pairs, " : " conversations, ") << summary.tokens
                      << " tokens, by the template " << chat_->name();
     if (summary.report.badRecords > 0) {
       TANDEM_LOG(warning) << summary.report.badRecords

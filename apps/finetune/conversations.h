@@ -13,6 +13,7 @@ namespace tandem::finetune {
 struct ConversationSettings {
   std::string chatTemplate;  // by name; empty: the base's own
   bool skipBadRecords = false;
+  bool pairs = false;             // the records are preferences
   double validationFraction = 0;  // of the conversations of --data, to evaluate on; 0: none
   int threads = 1;
 };

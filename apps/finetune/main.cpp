@@ -22,6 +22,8 @@ struct Settings {
   app::TrainingTexts texts;
   std::string method = "full";
   std::string quantise;  // as --quantize says
+  std::string objective = "answers";
+  train::PreferenceOptions preference;
   train::AdapterOptions adapters;
   finetune::ConversationSettings conversations;
 };
@@ -39,6 +41,14 @@ void declare(CLI::App& app, Settings& settings) {
       ->type_name("full|lora|qlora");
   app.add_option("--quantize", settings.quantise, "What the frozen weights of qlora are held as; without it int4")
       ->type_name("int8|int4");
+  app.add_option("--objective", settings.objective,
+                 "answers: the loss on what the assistant says; dpo: prefer the chosen answers of pairs")
+      ->type_name("answers|dpo");
+  app.add_option("--beta", settings.preference.beta, "Of dpo: how much it costs to leave the model of the beginning")
+      ->type_name("NUMBER");
+  app.add_option("--label-smoothing", settings.preference.labelSmoothing,
+                 "Of dpo: the share of pairs that may be labelled the wrong way round")
+      ->type_name("PART");
   app::declareRunOptions(app, options, settings.texts);
   app.add_option("--epochs", options.epochs, "Passes over the data, instead of --steps; 3 where nothing is said")
       ->type_name("NUMBER");
@@ -99,6 +109,13 @@ train::TrainOptions complete(const Settings& settings, int ranks) {
   } else if (settings.method != "full") {
     refuse("--method is '" + settings.method + "'; it can be full, lora or qlora");
   }
+  if (settings.objective == "dpo") {
+    check(settings.preference);
+    options.preference = settings.preference;
+    if (options.crossDocuments) refuse("--cross-documents is not for --objective dpo, whose answers stand alone");
+  } else if (settings.objective != "answers") {
+    refuse("--objective is '" + settings.objective + "'; it can be answers or dpo");
+  }
   const double fraction = settings.conversations.validationFraction;
   if (!(fraction >= 0 && fraction < 1)) refuse("--val-fraction must be at least 0 and below 1");
   options.keepBest = !options.validation.empty() || fraction > 0;
@@ -118,6 +135,7 @@ int run(comm::Communicator& world, const app::CommonOptions& common, Settings& s
   }
   base::watchStopSignals();
   settings.conversations.threads = common.threads;
+  settings.conversations.pairs = options.preference.has_value();
   finetune::encodeConversations(world, options, settings.conversations);
   const app::ChosenDevice chosen = app::chooseDevice(world, common, settings.texts.device);
   app::chooseSplit(world, &chosen, settings.texts, options);

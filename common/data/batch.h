@@ -34,6 +34,14 @@ struct Batch {
   std::vector<std::int32_t> documentStart;
   std::vector<std::int32_t> positions;
 
+  // Where each document of packed rows lies (rows.h), in the order of the places.
+  struct Document {
+    std::int64_t begin = 0, count = 0;  // in the values above
+    std::int64_t dataset = 0;           // of a TrainingData
+    std::int64_t document = 0;          // of the dataset
+  };
+  std::vector<Document> documents;
+
   // All rows padding.
   Batch(std::int64_t rows, std::int64_t sequenceLength);
 };

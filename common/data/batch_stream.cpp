@@ -90,7 +90,9 @@ Batch TrainingData::batch(std::span<const std::int64_t> samples) const {
   if (!samples.empty()) batch.firstSample = samples.front();
   for (std::int64_t row = 0; row < batch.rows; ++row) {
     const Sample sample = order_(samples[static_cast<std::size_t>(row)]);
+    const std::size_t before = batch.documents.size();
     rows(sample.dataset).fill(batch, row, sample.window);
+    for (std::size_t i = before; i < batch.documents.size(); ++i) batch.documents[i].dataset = sample.dataset;
   }
   return batch;
 }

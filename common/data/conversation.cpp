@@ -76,7 +76,42 @@ void checkTurns(const std::vector<ChatMessage>& messages) {
   if (!answers) fail("the conversation has no assistant's turn, so there is nothing to learn from it");
 }
 
+// The conversation with the answer that `field` has.
+std::vector<ChatMessage> answeredBy(const json& record, const char* field) {
+  std::vector<ChatMessage> messages;
+  const auto prompt = record.find("prompt"), answer = record.find(field);
+  if (answer == record.end()) fail(std::string("the record has no \"") + field + "\", and a pair needs both answers");
+  const auto isWhole = [&] {  // repeats the question, as UltraFeedback has it
+    if (!answer->is_array() || answer->empty() || !answer->front().is_object()) return false;
+    const auto role = answer->front().find("role");
+    return role == answer->front().end() || *role != "assistant";
+  };
+  addSystem(messages, record);
+  if (prompt != record.end() && prompt->is_array()) {
+    addTurns(messages, *prompt, "prompt", "role", "content");
+  } else if (!isWhole()) {
+    messages.push_back({.role = ChatRole::user, .content = textOf(record, "prompt", "the record")});
+  }
+  if (answer->is_array()) {
+    addTurns(messages, *answer, field, "role", "content");
+  } else {
+    messages.push_back({.role = ChatRole::assistant, .content = textOf(record, field, "the record")});
+  }
+  checkTurns(messages);
+  if (messages.back().role != ChatRole::assistant) {
+    fail(std::string("\"") + field + "\" does not end with an assistant's turn");
+  }
+  return messages;
+}
+
 }  // namespace
+
+Preference parsePreference(std::string_view line) {
+  const json record = parseObject(line);
+  Preference pair{.chosen = answeredBy(record, "chosen"), .rejected = answeredBy(record, "rejected")};
+  if (pair.chosen == pair.rejected) fail("\"chosen\" and \"rejected\" are the same, so neither is preferred");
+  return pair;
+}
 
 Conversation parseConversation(std::string_view line) {
   const json record = parseObject(line);

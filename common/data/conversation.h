@@ -27,4 +27,17 @@ struct Conversation {
 // Throws Error of kind badData that says what is wrong with the line; where it stands is for the caller to add.
 Conversation parseConversation(std::string_view line);
 
+// Two answers to one conversation, of which one is preferred, in the forms that TRL reads too:
+//   {"prompt": "...", "chosen": "...", "rejected": "..."}      with a "system" text or without
+//   {"prompt": [turns], "chosen": [turns], "rejected": [turns]}
+//   {"chosen": [turns], "rejected": [turns]}                   each the whole conversation; a "prompt" text besides is
+//   passed over
+// with turns as in "messages". Each is the whole conversation here, and ends with an assistant's turn.
+struct Preference {
+  std::vector<tokenizer::ChatMessage> chosen, rejected;
+};
+
+// Throws like parseConversation; two that are the same are an error too.
+Preference parsePreference(std::string_view line);
+
 }  // namespace tandem::data

@@ -148,7 +148,14 @@ void addText(tokenizer::Encoder& encoder, const Document& document, const Encode
   if (document.ends && settings.addEnd && tokenizer.endToken()) tokens.push_back(*tokenizer.endToken());
 }
 
-// The tokens of a record, those that are to be learned marked by detail::targetBit.
+// The tokens of turns, those that are to be learned marked by detail::targetBit.
+void addTurns(const tokenizer::EncodedChat& encoded, std::vector<TokenId>& tokens) {
+  for (std::size_t i = 0; i < encoded.tokens.size(); ++i) {
+    tokens.push_back(encoded.answers[i] != 0 ? encoded.tokens[i] | detail::targetBit : encoded.tokens[i]);
+  }
+}
+
+// The same of a record.
 void addConversation(Worker& worker, const Document& document, const EncodeSettings& settings,
                      std::vector<TokenId>& tokens) {
   const Conversation conversation = parseConversation(document.text);
@@ -158,10 +165,23 @@ void addConversation(Worker& worker, const Document& document, const EncodeSetti
     for (std::size_t i = before; i < tokens.size(); ++i) tokens[i] |= detail::targetBit;
     return;
   }
-  const tokenizer::EncodedChat encoded = worker.chat->encode(conversation.messages, false);
-  for (std::size_t i = 0; i < encoded.tokens.size(); ++i) {
-    tokens.push_back(encoded.answers[i] != 0 ? encoded.tokens[i] | detail::targetBit : encoded.tokens[i]);
-  }
+  addTurns(worker.chat->encode(conversation.messages, false), tokens);
+}
+
+// Two documents, whose text is counted once.
+void addPair(Worker& worker, const Document& document, const EncodeSettings& settings, EncodedBlock& result) {
+  const Preference pair = parsePreference(document.text);
+  const tokenizer::EncodedChat chosen = worker.chat->encode(pair.chosen, false);
+  const tokenizer::EncodedChat rejected = worker.chat->encode(pair.rejected, false);
+  const bool validation = isHeldOut(settings, document);
+  const auto add = [&](const tokenizer::EncodedChat& encoded, std::size_t textBytes) {
+    result.documents.push_back({.tokenBegin = result.tokens.size(),
+                                .textBytes = static_cast<std::int64_t>(textBytes),
+                                .validation = validation});
+    addTurns(encoded, result.tokens);
+  };
+  add(chosen, document.text.size());
+  add(rejected, 0);
 }
 
 EncodedBlock encodeBlock(Worker& worker, const TextBlock& block, const TextFile& file, const TextOptions& text,
@@ -169,6 +189,7 @@ EncodedBlock encodeBlock(Worker& worker, const TextBlock& block, const TextFile&
   EncodedBlock result;
   result.tokens.reserve(block.bytes.size() / 3);
   result.report = forEachDocument(block, file, text, [&](const Document& document) {
+    if (settings.pairs) return addPair(worker, document, settings, result);
     const std::size_t tokenBegin = result.tokens.size();
     if (worker.chat) {
       addConversation(worker, document, settings, result.tokens);
@@ -335,7 +356,8 @@ EncodeSummary encodeCorpus(Communicator& communicator, const Tokenizer& tokenize
                                  .vocabularySize = tokenizer.vocabularySize(),
                                  .textBytes = training.textBytes,
                                  .sources = sources,
-                                 .chatTemplate = settings.chat ? settings.chat->jinja() : ""};
+                                 .chatTemplate = settings.chat ? settings.chat->jinja() : "",
+                                 .pairs = settings.pairs};
   comm::agreeOn(communicator, [&] {
     if (outputs->validation) {
       DatasetDescription other = description;

@@ -115,6 +115,7 @@ void Dataset::readDescription() {
   description_.textBytes = requiredInteger(file_, "text_bytes");
   if (description_.textBytes < 0) bad(path(), "the attribute text_bytes", "is negative");
   description_.sources = requiredText(file_, "sources");
+  description_.pairs = file_.integerAttribute("/", "preference_pairs").value_or(0) != 0;
   if (file_.has("/chat_template")) description_.chatTemplate = file_.readText("/chat_template");
 }
 
@@ -132,6 +133,9 @@ void Dataset::readOffsets() {
   const auto wrong = std::adjacent_find(offsets_.begin(), offsets_.end(), std::greater_equal<>());
   if (wrong != offsets_.end())
     bad(path(), name, "does not rise after element " + std::to_string(wrong - offsets_.begin()));
+  if (description_.pairs && (documentCount() % 2 != 0 || !lossMask_)) {
+    bad(path(), name, "has no pairs of documents with a loss mask, though the attribute preference_pairs says so");
+  }
   if (offsets_.back() != tokenCount_) {
     bad(path(), name,
         "ends at " + std::to_string(offsets_.back()) + ", but there are " + std::to_string(tokenCount_) + " tokens");
@@ -277,6 +281,7 @@ void DatasetWriter::finish(const DatasetDescription& description) {
   file_->setAttribute("/", "vocabulary_size", vocabularySize_);
   file_->setAttribute("/", "text_bytes", description.textBytes);
   file_->setAttribute("/", "sources", description.sources);
+  if (description.pairs) file_->setAttribute("/", "preference_pairs", std::int64_t{1});
   file_->close();
   base::File::openForReading(partial_).sync();
   std::error_code failure;

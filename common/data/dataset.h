@@ -34,6 +34,7 @@ struct DatasetDescription {
   std::int64_t textBytes = 0;  // of the documents before they were encoded
   std::string sources = "[]";  // JSON: names, sizes and hashes of the files that the text came from
   std::string chatTemplate;    // Jinja; empty for text that is no conversation
+  bool pairs = false;          // documents 2 i and 2 i + 1 are the chosen and the rejected one of a preference
 };
 
 // Whether a file is HDF5 with our format attribute; false for anything else, never an error for what it holds.

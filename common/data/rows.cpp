@@ -30,12 +30,21 @@ Rows::Rows(const Dataset& dataset, std::int64_t sequenceLength, bool crossDocume
       packed_(dataset.hasLossMask() && !crossDocuments) {
   TANDEM_ASSERT(sequenceLength >= 1, "rows have a length");
   if (!packed_) return;
-  pack(choosePieces());
+  const bool pairs = dataset.description().pairs;
+  pack(pairs ? onlyPairs(choosePieces()) : choosePieces(), pairs ? 2 : 1);
   if (pieces_.empty()) {
     throw base::Error(base::ErrorKind::badData, "'" + dataset.path().string() +
                                                     "' has no document with a target: its /loss_mask leaves nothing to "
                                                     "learn");
   }
+}
+
+// All of a row; of a pair half of one, or what the other document leaves of it.
+std::int64_t Rows::placesFor(std::int64_t document) const {
+  if (!dataset_.description().pairs) return sequenceLength_;
+  const auto other = static_cast<std::size_t>(document ^ 1);
+  const std::int64_t taken = dataset_.documentOffsets()[other + 1] - dataset_.documentOffsets()[other] - 1;
+  return std::max(sequenceLength_ / 2, sequenceLength_ - taken);
 }
 
 std::vector<Rows::Piece> Rows::choosePieces() {
@@ -51,24 +60,45 @@ std::vector<Rows::Piece> Rows::choosePieces() {
       withoutTarget_.push_back(document);
       continue;
     }
-    const std::int64_t skipped = beginOfKept(mask, sequenceLength_);
-    const std::int64_t places = std::min(sequenceLength_, end - begin - skipped - 1);
+    const std::int64_t most = placesFor(document);
+    const std::int64_t skipped = beginOfKept(mask, most);
+    const std::int64_t places = std::min(most, end - begin - skipped - 1);
     if (places < end - begin - 1) cut_.push_back(document);
     pieces.push_back({.document = document, .begin = begin + skipped, .count = places});
   }
   return pieces;
 }
 
-// Best fit, longest first.
-void Rows::pack(const std::vector<Piece>& pieces) {
-  std::vector<std::size_t> order(pieces.size());
+std::vector<Rows::Piece> Rows::onlyPairs(const std::vector<Piece>& pieces) {
+  std::vector<Piece> pairs;
+  for (std::size_t i = 0; i < pieces.size(); ++i) {
+    const bool begins = pieces[i].document % 2 == 0;
+    if (begins && i + 1 < pieces.size() && pieces[i + 1].document == pieces[i].document + 1) {
+      pairs.insert(pairs.end(), {pieces[i], pieces[i + 1]});
+      ++i;
+    } else {
+      withoutTarget_.push_back(pieces[i].document);
+    }
+  }
+  std::ranges::sort(withoutTarget_);
+  return pairs;
+}
+
+// Best fit, longest first, of so many pieces each that stand together.
+void Rows::pack(const std::vector<Piece>& pieces, std::size_t together) {
+  std::vector<std::size_t> order(pieces.size() / together);
   std::iota(order.begin(), order.end(), std::size_t{0});
-  std::ranges::stable_sort(order, [&](std::size_t a, std::size_t b) { return pieces[a].count > pieces[b].count; });
+  const auto placesOf = [&](std::size_t index) {
+    std::int64_t places = 0;
+    for (std::size_t i = index * together; i < (index + 1) * together; ++i) places += pieces[i].count;
+    return places;
+  };
+  std::ranges::stable_sort(order, [&](std::size_t a, std::size_t b) { return placesOf(a) > placesOf(b); });
   std::vector<std::vector<Piece>> rows;
   std::multimap<std::int64_t, std::size_t> rowsByRoom;
   for (const std::size_t index : order) {
-    const Piece& piece = pieces[index];
-    const auto fitting = rowsByRoom.lower_bound(piece.count);
+    const std::int64_t places = placesOf(index);
+    const auto fitting = rowsByRoom.lower_bound(places);
     std::int64_t room = sequenceLength_;
     std::size_t row = rows.size();
     if (fitting == rowsByRoom.end()) {
@@ -78,8 +108,9 @@ void Rows::pack(const std::vector<Piece>& pieces) {
       row = fitting->second;
       rowsByRoom.erase(fitting);
     }
-    rows[row].push_back(piece);
-    rowsByRoom.emplace(room - piece.count, row);
+    const auto first = pieces.begin() + static_cast<std::ptrdiff_t>(index * together);
+    rows[row].insert(rows[row].end(), first, first + static_cast<std::ptrdiff_t>(together));
+    rowsByRoom.emplace(room - places, row);
   }
   offsets_ = {0};
   for (std::vector<Piece>& row : rows) {
@@ -120,6 +151,8 @@ void Rows::fill(Batch& batch, std::int64_t row, std::int64_t index) const {
       batch.targets[at(start + t)] = mayBeTarget[next] != 0 ? tokens[next] : noTarget;
       batch.targetCount += mayBeTarget[next] != 0;
     }
+    batch.documents.push_back(
+        {.begin = static_cast<std::int64_t>(at(start)), .count = piece.count, .document = piece.document});
     start += piece.count;
   }
   for (std::int64_t t = start; t < sequenceLength_; ++t) {  // padding: a document of its own

@@ -10,6 +10,9 @@
 // A document that is longer than a row is cut: its beginning is kept where that has a target, else the row that ends
 // with its first answer (and of an answer longer than a row, the beginning). A document without a target is left out.
 // With crossDocuments the rows are windows always.
+//
+// Of a dataset of preferences both documents of a pair stand in one row, one after the other; where they do not fit,
+// one is cut to half a row or to what the other leaves of it. A pair is left out when one of both has no target.
 
 #include <cstdint>
 #include <span>
@@ -45,8 +48,10 @@ class Rows {
     std::int64_t count = 0;
   };
 
+  std::int64_t placesFor(std::int64_t document) const;
   std::vector<Piece> choosePieces();
-  void pack(const std::vector<Piece>& pieces);
+  std::vector<Piece> onlyPairs(const std::vector<Piece>& pieces);
+  void pack(const std::vector<Piece>& pieces, std::size_t together);
 
   const Dataset& dataset_;
   std::int64_t sequenceLength_;

@@ -168,6 +168,13 @@ AppendedFile openNext(const std::filesystem::path& folder, std::int64_t step) {
 
 }  // namespace
 
+void addPreference(const std::string& group, const PreferenceMetrics& m, std::vector<Scalar>& scalars) {
+  scalars.push_back({group + "reward_chosen", m.rewardChosen});
+  scalars.push_back({group + "reward_rejected", m.rewardRejected});
+  scalars.push_back({group + "reward_margin", m.rewardMargin});
+  scalars.push_back({group + "reward_accuracy", m.rewardAccuracy});
+}
+
 std::vector<Scalar> scalarsOf(const StepMetrics& m) {
   std::vector<Scalar> scalars{{"training/loss", m.loss},
                               {"training/learning_rate", m.learningRate},
@@ -183,6 +190,7 @@ std::vector<Scalar> scalarsOf(const StepMetrics& m) {
                               {"seconds/data", m.dataSeconds},
                               {"seconds/checkpoint", m.checkpointSeconds},
                               {"health/peak_memory_bytes", static_cast<double>(m.peakMemoryBytes)}};
+  if (m.preference) addPreference("training/", *m.preference, scalars);
   const auto addKnown = [&](const char* tag, const std::optional<double>& value) {
     if (value) scalars.push_back({tag, *value});
   };
@@ -195,6 +203,11 @@ std::vector<Scalar> scalarsOf(const StepMetrics& m) {
 
 std::vector<Scalar> scalarsOf(const EvaluationMetrics& m) {
   const std::string group = "evaluation/" + m.evaluation + "/";
+  if (m.preference) {
+    std::vector<Scalar> scalars{{group + "loss", m.loss}};
+    addPreference(group, *m.preference, scalars);
+    return scalars;
+  }
   return {{group + "loss", m.loss}, {group + "perplexity", m.perplexity()}, {group + "bits_per_byte", m.bitsPerByte}};
 }
 

@@ -58,6 +58,14 @@ void addRanks(Json& line, const std::vector<RankReport>& ranks) {
   addByRank(line, "rank_available_bytes", ranks, &RankReport::availableBytes);
 }
 
+void addPreference(Json& line, const PreferenceMetrics& m) {
+  line["reward_chosen"] = number(m.rewardChosen);
+  line["reward_rejected"] = number(m.rewardRejected);
+  line["reward_margin"] = number(m.rewardMargin);
+  line["reward_accuracy"] = number(m.rewardAccuracy);
+  line["pairs"] = m.pairs;
+}
+
 }  // namespace
 
 std::string toJson(const StepMetrics& m) {
@@ -83,12 +91,18 @@ std::string toJson(const StepMetrics& m) {
     line["power_watts"] = rounded(*m.powerWatts);
     line["tokens_per_joule"] = rounded(m.tokensPerSecond / *m.powerWatts);
   }
+  if (m.preference) addPreference(line, *m.preference);
   addRanks(line, m.ranks);
   if (!m.straggler.empty()) line["straggler"] = m.straggler;
   return line.dump();
 }
 
 std::string toJson(const EvaluationMetrics& m) {
+  if (m.preference) {
+    Json line{{"step", m.step}, {"evaluation", m.evaluation}, {"loss", number(m.loss)}};
+    addPreference(line, *m.preference);
+    return line.dump();
+  }
   return Json{{"step", m.step},
               {"evaluation", m.evaluation},
               {"loss", number(m.loss)},

@@ -14,6 +14,13 @@
 
 namespace tandem::telemetry {
 
+// Of learning preferences (DPO), means over pairs: a reward is beta times the log probability of an answer over what it
+// was before. Accuracy: the share of pairs whose chosen answer has the larger one.
+struct PreferenceMetrics {
+  double rewardChosen = 0, rewardRejected = 0, rewardMargin = 0, rewardAccuracy = 0;
+  std::int64_t pairs = 0;
+};
+
 // A training step. Seconds are rank 0's. The names in the file are those of the design, in snake case.
 struct StepMetrics {
   std::int64_t step = 0;    // counted from 1
@@ -29,14 +36,15 @@ struct StepMetrics {
   double checkpointSeconds = 0;
   double tokensPerSecond = 0;
   double modelFlopsPerSecond = 0;
-  std::optional<double> mfu;              // of a known peak
-  std::optional<double> matrixRateShare;  // of the matrix rate measured at the start, where no peak is known
-  std::int64_t peakMemoryBytes = 0;       // resident, the largest of all ranks
-  std::optional<double> lossScale;        // float16 only: that the step was computed with
-  bool skipped = false;                   // loss or gradient was not finite
-  std::optional<double> powerWatts;       // of all ranks, where each tells
-  std::vector<RankReport> ranks;          // written by quantity; what no rank reports is left out
-  std::string straggler;                  // who holds the run up, in the step that finds it out
+  std::optional<double> mfu;                    // of a known peak
+  std::optional<double> matrixRateShare;        // of the matrix rate measured at the start, where no peak is known
+  std::int64_t peakMemoryBytes = 0;             // resident, the largest of all ranks
+  std::optional<double> lossScale;              // float16 only: that the step was computed with
+  bool skipped = false;                         // loss or gradient was not finite
+  std::optional<double> powerWatts;             // of all ranks, where each tells
+  std::vector<RankReport> ranks;                // written by quantity; what no rank reports is left out
+  std::optional<PreferenceMetrics> preference;  // the loss is then the mean over the pairs
+  std::string straggler;                        // who holds the run up, in the step that finds it out
 };
 
 struct EvaluationMetrics {
@@ -44,7 +52,8 @@ struct EvaluationMetrics {
   std::string evaluation;  // the dataset's name
   double loss = 0;
   double bitsPerByte = 0;
-  std::int64_t tokens = 0;  // targets counted
+  std::int64_t tokens = 0;                      // targets counted
+  std::optional<PreferenceMetrics> preference;  // the loss is then the mean over the pairs, and no perplexity
   double perplexity() const;
 };
 

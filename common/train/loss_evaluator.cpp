@@ -112,4 +112,30 @@ EvaluationResult LossEvaluator::evaluate(const data::Dataset& dataset, bool cros
   return result;
 }
 
+std::vector<double> LossEvaluator::logProbabilities(const data::Dataset& dataset, comm::Communicator& communicator) {
+  const auto count = static_cast<std::size_t>(dataset.documentCount());
+  std::vector<double> values(2 * count);  // and behind them, how often a document was met
+  data::EvaluationStream stream(dataset, sequenceLength_, false,
+                                {.rows = rows_, .rank = communicator.rank(), .ranks = communicator.size()});
+  std::vector<float> losses(static_cast<std::size_t>(rows_ * sequenceLength_));
+  for (std::int64_t number = 0; number < stream.batchCount(); ++number) {
+    const data::Batch batch = stream.next();
+    setBatchInputs(executable_, batch, 0);
+    executable_.run();
+    executable_.readOutput("losses", losses.data());
+    const std::vector<double> found = documentLogProbabilities(batch, losses);
+    for (std::size_t i = 0; i < found.size(); ++i) {
+      const auto document = static_cast<std::size_t>(batch.documents[i].document);
+      values[document] = found[i];
+      values[count + document] = 1;
+    }
+  }
+  communicator.allReduce({values.data(), base::DType::f64, std::ssize(values)});
+  for (std::size_t i = 0; i < count; ++i) {
+    if (values[count + i] == 0) values[i] = noLogProbability;
+  }
+  values.resize(count);
+  return values;
+}
+
 }  // namespace tandem::train

@@ -35,6 +35,10 @@ class LossEvaluator {
   EvaluationResult evaluate(const data::Dataset& dataset, bool crossDocuments, std::int64_t maxTokens,
                             comm::Communicator& communicator);
 
+  // Of each document of a dataset that has packed rows; NaN for those that are in none. Every rank has the whole model.
+  // Collective.
+  std::vector<double> logProbabilities(const data::Dataset& dataset, comm::Communicator& communicator);
+
  private:
   std::int64_t rows_;
   std::int64_t sequenceLength_;

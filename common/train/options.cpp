@@ -50,6 +50,9 @@ std::string whyNotRunnable(const TrainOptions& options, const sharding::Grid& gr
   if (options.adapters && (grid.tensor > 1 || grid.pipeline > 1 || grid.context > 1)) {
     return "adapters are learned by data-parallel ranks alone; use dp=" + std::to_string(grid.ranks());
   }
+  if (options.preference && (grid.tensor > 1 || grid.pipeline > 1 || grid.context > 1)) {
+    return "preferences are learned by data-parallel ranks alone; use dp=" + std::to_string(grid.ranks());
+  }
   if (grid.tensor > 1 && options.optimizer.method == optim::Method::muon) {
     return "Muon works on whole matrices, which tp=" + std::to_string(grid.tensor) +
            " cuts; use tp=1 or --optimizer adamw";

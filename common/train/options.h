@@ -16,6 +16,7 @@
 #include "common/runtime/parameter_store.h"
 #include "common/sharding/grid.h"
 #include "common/train/adapters.h"
+#include "common/train/preference.h"
 
 namespace tandem::train {
 
@@ -47,10 +48,11 @@ struct TrainOptions {
   std::optional<sharding::Grid> grid;  // how the model is split over the ranks; none: data parallel over all
   std::int64_t bucketElements = runtime::usualBucketElements;  // gradients exchanged at once
   // Of a finetuning
-  std::optional<AdapterOptions> adapters;  // learned instead of the weights
-  bool warmStart = false;                  // begin with the optimizer states of the base
-  bool keepBest = false;                   // the step with the best loss on the first validation set is kept besides
-  std::int64_t patience = 0;               // evaluations in a row without a better one that end the run; 0: none
+  std::optional<AdapterOptions> adapters;       // learned instead of the weights
+  std::optional<PreferenceOptions> preference;  // learned from pairs, instead of from answers
+  bool warmStart = false;                       // begin with the optimizer states of the base
+  bool keepBest = false;      // the step with the best loss on the first validation set is kept besides
+  std::int64_t patience = 0;  // evaluations in a row without a better one that end the run; 0: none
 
   base::DType storage = base::DType::f32;  // of weights and activations
   optim::LossScaleOptions lossScale;       // float16 only

@@ -79,6 +79,14 @@ void tellOfPacking(const data::Dataset& dataset, const data::Rows& rows) {
   }
 }
 
+void checkKind(const data::Dataset& dataset, bool wantsPairs) {
+  if (dataset.description().pairs == wantsPairs) return;
+  throw Error(ErrorKind::usage, "'" + dataset.path().string() +
+                                    (wantsPairs ? "' holds no preference pairs, which --objective dpo learns from"
+                                                : "' holds preference pairs, which finetune --objective dpo learns "
+                                                  "from"));
+}
+
 // A finetuning begins with a whole model of ours.
 checkpoint::Metadata metadataOfBase(const std::filesystem::path& base) {
   const std::string place = "'" + base.string() + "'";
@@ -227,6 +235,9 @@ void Trainer::checkFit(const std::string& tokenizerOfBase) const {
                                         "; raise vocab_size or train a smaller tokenizer");
   }
   checkTokenizerOfBase(options_.base, tokenizerOfBase, data_->dataset(0));
+  for (std::int64_t i = 0; i < data_->datasetCount(); ++i)
+    checkKind(data_->dataset(i), options_.preference.has_value());
+  for (const auto& dataset : validation_) checkKind(*dataset, options_.preference.has_value());
   for (const auto& dataset : validation_) {
     if (dataset->description().tokenizerHash != first.tokenizerHash) {
       throw Error(ErrorKind::badData, "'" + dataset->path().string() + "' was encoded with another tokenizer than '" +
@@ -264,18 +275,13 @@ void Trainer::resumeOrInitialise() {
   // A named checkpoint is where the run begins; once it has steps of its own, the same command goes on from these.
   const bool named = options_.resume != "auto" && options_.resume != "never" && !found;
   const std::unique_ptr<checkpoint::ModelSource> base = openBase();
-  if (named || found) {
+  const bool resumes = named || found;
+  if (!resumes || options_.preference) beginAnew(base.get());
+  if (options_.preference) askReference();
+  if (resumes) {
     const checkpoint::Reader reader(communicator_, named ? std::filesystem::path(options_.resume) : options_.output);
     restoreFrom(reader);
     TANDEM_LOG(info) << "resumed from '" << reader.folder().string() << "' at step " << progress_.step;
-  } else if (options_.base.empty() || options_.adapters) {
-    initialise(configuration_, options_.seed, step_->parameters(), step_->optimizer(), device_);
-  } else if (options_.warmStart) {
-    const checkpoint::Reader reader(communicator_, base_.path);
-    restore(reader, step_->parameters(), step_->optimizer(), communicator_, device_);
-    statesStep_ = reader.metadata().step;
-  } else {
-    beginWith(*base, step_->parameters(), step_->optimizer(), communicator_, device_);
   }
   // Only now is it known that the run goes on: a refused command leaves the folder as it was.
   comm::agreeOn(communicator_, [&] {
@@ -284,6 +290,31 @@ void Trainer::resumeOrInitialise() {
     events_.emplace(options_.output / "tensorboard", progress_.step);
     base::replaceFile(options_.output / "run.json", runDescription_ + "\n");
   });
+}
+
+void Trainer::beginAnew(const checkpoint::ModelSource* base) {
+  if (options_.base.empty() || options_.adapters) {
+    initialise(configuration_, options_.seed, step_->parameters(), step_->optimizer(), device_);
+  } else if (options_.warmStart) {
+    const checkpoint::Reader reader(communicator_, base_.path);
+    restore(reader, step_->parameters(), step_->optimizer(), communicator_, device_);
+    statesStep_ = reader.metadata().step;
+  } else {
+    beginWith(*base, step_->parameters(), step_->optimizer(), communicator_, device_);
+  }
+}
+
+// The reference is the model as it is now, adapters changing nothing yet. A run that goes on asks it again, and gets
+// the same answers, since the base's fingerprint is the same.
+void Trainer::askReference() {
+  LogProbabilities reference;
+  for (std::int64_t i = 0; i < data_->datasetCount(); ++i) {
+    reference.push_back(evaluator_->logProbabilities(data_->dataset(i), communicator_));
+  }
+  for (const auto& dataset : validation_) {
+    validationReference_.push_back(evaluator_->logProbabilities(*dataset, communicator_));
+  }
+  step_->compareWith(std::move(reference));
 }
 
 // Of a finetuning: notes what the base is, and fills what is frozen. Null for any other run.
@@ -316,6 +347,7 @@ std::string Trainer::identity() const {
                    {"seed", options_.seed}};
   if (!options_.base.empty()) identity["base"] = base_.fingerprint;
   if (options_.adapters) identity["adapters"] = json::parse(options_.adapters->json());
+  if (options_.preference) identity["objective"] = json::parse(options_.preference->json());
   return identity.dump();
 }
 
@@ -525,6 +557,7 @@ void Trainer::record(const StepResult& result, double learningRate, double dataS
   m.lossScale = result.lossScale;
   m.powerWatts = seen.powerWatts;
   m.ranks = seen.ranks;
+  m.preference = result.preference;
   if (seen.straggler) m.straggler = seen.straggler->text;
   m.skipped = result.skipped;
   lastStepMetrics_ = telemetry::toJson(m);
@@ -535,8 +568,13 @@ void Trainer::record(const StepResult& result, double learningRate, double dataS
   char numbers[96];
   std::snprintf(numbers, sizeof numbers, "loss %.4f, gradient norm %.3f, %.0f tokens/s", m.loss, m.gradientNorm,
                 m.tokensPerSecond);
+  char rewards[64] = "";
+  if (m.preference) {
+    std::snprintf(rewards, sizeof rewards, ", reward margin %.3f, accuracy %.2f", m.preference->rewardMargin,
+                  m.preference->rewardAccuracy);
+  }
   const double left = stepSeconds * static_cast<double>(options_.steps - progress_.step);
-  TANDEM_LOG(info) << "step " << m.step << "/" << options_.steps << ": " << numbers << ", "
+  TANDEM_LOG(info) << "step " << m.step << "/" << options_.steps << ": " << numbers << rewards << ", "
                    << percent(*m.matrixRateShare) << " of the matrix rate, waiting "
                    << percent(m.waitSeconds / stepSeconds) << ", " << base::formatDuration(left) << " left";
 }
@@ -545,7 +583,12 @@ void Trainer::evaluateAll() {
   if (evaluatedStep_ == progress_.step || progress_.step == 0) return;
   evaluatedStep_ = progress_.step;
   lastEvaluations_.clear();
-  for (const auto& dataset : validation_) {
+  for (std::size_t i = 0; i < validation_.size(); ++i) {
+    if (options_.preference) {
+      evaluatePairs(i);
+      continue;
+    }
+    const auto& dataset = validation_[i];
     const EvaluationResult result =
         evaluator_->evaluate(*dataset, options_.crossDocuments, options_.evaluateTokens, communicator_);
     const telemetry::EvaluationMetrics m{.step = progress_.step,
@@ -563,6 +606,25 @@ void Trainer::evaluateAll() {
     TANDEM_LOG(info) << "step " << m.step << " on " << m.evaluation << ": " << numbers << " (" << m.tokens
                      << " tokens)";
   }
+}
+
+void Trainer::evaluatePairs(std::size_t validation) {
+  const data::Dataset& dataset = *validation_[validation];
+  const PreferenceSums sums = sumOfPairs(*options_.preference, evaluator_->logProbabilities(dataset, communicator_),
+                                         validationReference_[validation]);
+  const telemetry::EvaluationMetrics m{.step = progress_.step,
+                                       .evaluation = dataset.path().filename().string(),
+                                       .loss = sums.meanLoss(),
+                                       .preference = sums.means()};
+  if (options_.keepBest && validation == 0) noteBest(m.loss);
+  lastEvaluations_.push_back(telemetry::toJson(m));
+  if (metrics_) metrics_->append(lastEvaluations_.back());
+  if (events_) events_->append(m);
+  char numbers[96];
+  std::snprintf(numbers, sizeof numbers, "loss %.4f, reward margin %.4f, accuracy %.3f", m.loss,
+                m.preference->rewardMargin, m.preference->rewardAccuracy);
+  TANDEM_LOG(info) << "step " << m.step << " on " << m.evaluation << ": " << numbers << " (" << m.preference->pairs
+                   << " pairs)";
 }
 
 void Trainer::noteBest(double loss) {

@@ -51,6 +51,8 @@ class Trainer {
   void openRunFolder();
   void resumeOrInitialise();
   std::unique_ptr<checkpoint::ModelSource> openBase();
+  void beginAnew(const checkpoint::ModelSource* base);
+  void askReference();
   void restoreFrom(const checkpoint::Reader& reader);
   void describe() const;
 
@@ -60,6 +62,7 @@ class Trainer {
   void reportAttention();
   void record(const StepResult& result, double learningRate, double dataSeconds, double stepSeconds);
   void evaluateAll();
+  void evaluatePairs(std::size_t validation);
   void save();
   void writeReport() const;
   void noteBest(double loss);
@@ -79,6 +82,7 @@ class Trainer {
   BatchShape shape_;
   std::unique_ptr<data::TrainingData> data_;
   std::vector<std::unique_ptr<data::Dataset>> validation_;
+  LogProbabilities validationReference_;  // where pairs are learned
   std::unique_ptr<TrainingStep> step_;
   std::unique_ptr<LossEvaluator> evaluator_;
   std::unique_ptr<checkpoint::Writer> writer_;

@@ -1,5 +1,6 @@
 #include "common/train/training_step.h"
 
+#include <algorithm>
 #include <bit>
 #include <chrono>
 #include <cmath>
@@ -108,6 +109,7 @@ TrainingStep::TrainingStep(const model::Configuration& configuration, const Trai
       lossPart(configuration, shape.microBatch, options.sequenceLength, options.storage, groups_.grid(), groups_.own(),
                adaptersOf(options.adapters));
   graph::Program program = trainingProgram(loss.program, options.recompute);
+  if (options.preference) program = weighTokens(std::move(program));
   if (options.fp8) {
     program = graph::useFp8(program, "layers.");
     fp8_ = std::make_unique<Fp8Scaling>(graph::fp8Weights(program), device);
@@ -180,6 +182,8 @@ StepResult TrainingStep::run(const data::Batch& rows, std::int64_t step, double 
   const float gradScale =
       result.targets > 0 ? static_cast<float>(lossScale) / static_cast<float>(result.targets) : 0.0f;
   lossSum_ = 0;
+  PreferenceSums pairs;
+  if (options_.preference) pairs = weighPairs(batch, lossScale);
   for (const sharding::StageTask& task :
        sharding::stageSchedule(groups_.own().pipeline, grid.pipeline, shape_.microBatches)) {
     if (task.isForward) {
@@ -197,6 +201,11 @@ StepResult TrainingStep::run(const data::Batch& rows, std::int64_t step, double 
                     (flags & saveFailed) ? 1.0 : 0.0};
   communicator_.allReduce({sums, base::DType::f64, 3});
   result.loss = result.targets > 0 ? sums[0] / static_cast<double>(result.targets) : 0.0;
+  if (options_.preference) {
+    pairs.reduce(communicator_);
+    result.loss = pairs.meanLoss();
+    result.preference = pairs.means();
+  }
   result.raised = (sums[1] > 0 ? stopRequested : 0) | (sums[2] > 0 ? saveFailed : 0);
   result.gradientNorm = optimizer_->gradientNorm() / lossScale;
   result.communicationSeconds = secondsSince(start);
@@ -224,16 +233,40 @@ runtime::Collectives* TrainingStep::collectivesOf(std::int64_t index) {
   return index + 1 == shape_.microBatches ? exchange_.get() : nullptr;
 }
 
-void TrainingStep::runForward(const data::Batch& batch, std::int64_t index, float gradScale) {
-  Slot& slot = slotOf(index);
+// A forward pass over all rows: the weights of their tokens follow from the log probabilities of their documents.
+PreferenceSums TrainingStep::weighPairs(const data::Batch& batch, double lossScale) {
+  const auto rowsAtOnce = static_cast<std::size_t>(shape_.microBatch * batch.sequenceLength);
+  const double ownPairs = static_cast<double>(batch.documents.size() / 2);
+  const double pairs = comm::allReduceScalar(communicator_, ownPairs);
+  std::vector<float> losses(batch.tokens.size());
+  const std::vector<float> zeros(rowsAtOnce);
+  for (std::int64_t index = 0; index < shape_.microBatches; ++index) {
+    Slot& slot = slotOf(index);
+    giveInputs(slot, batch, index, zeros.data());
+    slot.executable->runForward(true, nullptr);
+    slot.executable->readOutput("losses", losses.data() + static_cast<std::size_t>(index) * rowsAtOnce);
+  }
+  PreferenceSums sums;
+  tokenWeights_ = tokenWeights(*options_.preference, batch, documentLogProbabilities(batch, losses), reference_,
+                               lossScale / std::max(pairs, 1.0), sums);
+  return sums;
+}
+
+void TrainingStep::giveInputs(Slot& slot, const data::Batch& batch, std::int64_t index, const float* gradScale) {
   slot.activations->waitForSends();
   setBatchInputs(*slot.executable, batch, index * shape_.microBatch);
-  if (slot.executable->has("gradScale")) slot.executable->setInput("gradScale", &gradScale);
+  if (slot.executable->has("gradScale")) slot.executable->setInput("gradScale", gradScale);
   if (slot.executable->has("dropout_keys")) {
     const std::vector<std::int32_t> keys =
         dropoutKeys(options_.seed, batch.firstSample + index * shape_.microBatch, shape_.microBatch);
     slot.executable->setInput("dropout_keys", keys.data());
   }
+}
+
+void TrainingStep::runForward(const data::Batch& batch, std::int64_t index, float gradScale) {
+  Slot& slot = slotOf(index);
+  const std::int64_t firstToken = index * shape_.microBatch * batch.sequenceLength;
+  giveInputs(slot, batch, index, options_.preference ? tokenWeights_.data() + firstToken : &gradScale);
   // A recording is of both passes; without other stages they follow each other.
   if (!options_.cudaGraphs) slot.executable->runForward(index == 0, collectivesOf(index));
 }

@@ -26,7 +26,7 @@ constexpr std::int64_t stopRequested = 1;  // a signal came, or the time is up
 constexpr std::int64_t saveFailed = 2;     // the checkpoint being written in the background failed
 
 struct StepResult {
-  double loss = 0;                  // mean over the target tokens of all ranks
+  double loss = 0;                  // mean over the target tokens of all ranks, or over the pairs
   double gradientNorm = 0;          // before clipping, the loss scale taken off
   std::int64_t targets = 0;         // of all ranks
   bool skipped = false;             // loss or gradient was not finite: nothing was changed
@@ -36,6 +36,7 @@ struct StepResult {
   double computeSeconds = 0;
   double waitSeconds = 0;
   double communicationSeconds = 0;
+  std::optional<telemetry::PreferenceMetrics> preference;  // of all ranks' pairs
 };
 
 class TrainingStep {
@@ -45,6 +46,9 @@ class TrainingStep {
 
   // `batch` holds this rank's rows; `step` counts updates from 1; `flags` is a sum of the flags above. Collective.
   StepResult run(const data::Batch& batch, std::int64_t step, double learningRate, std::int64_t flags);
+
+  // Where pairs are learned: the reference's log probabilities, before the first step.
+  void compareWith(LogProbabilities reference) { reference_ = std::move(reference); }
 
   RankGroups& groups() { return groups_; }
   runtime::ParameterStore& parameters() { return *parameters_; }
@@ -66,6 +70,8 @@ class TrainingStep {
 
   void makeExchange(std::vector<std::string> sharedByStages);
   void makeSlots(const graph::Program& program, const Device& device);
+  PreferenceSums weighPairs(const data::Batch& batch, double lossScale);
+  void giveInputs(Slot& slot, const data::Batch& batch, std::int64_t index, const float* gradScale);
   void runForward(const data::Batch& batch, std::int64_t index, float gradScale);
   void runBackward(std::int64_t index);
   runtime::Collectives* collectivesOf(std::int64_t index);
@@ -83,7 +89,9 @@ class TrainingStep {
   std::optional<optim::LossScaler> scaler_;
   std::unique_ptr<Fp8Scaling> fp8_;
   std::vector<std::unique_ptr<Slot>> slots_;
-  std::vector<float> losses_;
+  LogProbabilities reference_;
+  std::vector<float> tokenWeights_;  // of the step's rows, where pairs are learned
+  std::vector<float> losses_;        // of a micro batch
   double lossSum_ = 0;
 };
 

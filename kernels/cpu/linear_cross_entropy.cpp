@@ -195,7 +195,8 @@ void treatRowOfPart(const Work& work, std::int64_t row, float* logits) {
 
 void lossesOfChunk(const Work& work, std::int64_t first, std::int64_t count, float* logits, Context& context) {
   const bool gradients = static_cast<bool>(work.call.gradInput);
-  const float gradScale = gradients ? elements<float>(work.call.gradScale)[0] : 0.0f;
+  const float* gradScales = gradients ? elements<float>(work.call.gradScale) : nullptr;
+  const bool ofEachRow = gradients && work.call.gradScale.shape.count() > 1;
   const std::int32_t* targets = elements<std::int32_t>(work.call.targets);
   float* losses = elements<float>(work.call.losses);
   parallelBlocks(context.threads, count, 1, worthwhileRows(work.vocabulary * 8),
@@ -206,6 +207,7 @@ void lossesOfChunk(const Work& work, std::int64_t first, std::int64_t count, flo
                        treatRowOfPart(work, row, logits + i * work.vocabulary);
                        continue;
                      }
+                     const float gradScale = gradients ? gradScales[ofEachRow ? row : 0] : 0.0f;
                      losses[row] = HWY_DYNAMIC_DISPATCH(lossOfRow)(logits + i * work.vocabulary, work.vocabulary,
                                                                    targets[row], gradients, gradScale);
                    }

@@ -98,11 +98,12 @@ __device__ __forceinline__ void writeZeros(int vocabulary, T* gradients) {
 }
 
 // Rows of logits and gradients are `stride` elements apart. Without gradients `gradients` is null. For float32 both are
-// the same memory: each thread writes only what it alone reads.
+// the same memory: each thread writes only what it alone reads. `scaleStride`: 1 where each row has a gradScale, else
+// 0.
 template <class T, int threads>
 __global__ void __launch_bounds__(threads)
     crossEntropyKernel(const float* logits, std::int64_t stride, int vocabulary, const std::int32_t* targets,
-                       const float* gradScale, float* losses, T* gradients) {
+                       const float* gradScale, int scaleStride, float* losses, T* gradients) {
   const int target = targets[blockIdx.x];
   T* const to = gradients != nullptr ? gradients + blockIdx.x * stride : nullptr;
   if (target < 0) {
@@ -115,7 +116,7 @@ __global__ void __launch_bounds__(threads)
   const float wanted = threadIdx.x == 0 && target < vocabulary ? row.logits[target] : NAN;
   const Running all = statisticsOf<threads>(row);
   if (threadIdx.x == 0) losses[blockIdx.x] = all.largest + logf(all.sum) - wanted;
-  if (to != nullptr) writeGradients<threads>(row, all, *gradScale, to);
+  if (to != nullptr) writeGradients<threads>(row, all, gradScale[blockIdx.x * scaleStride], to);
 }
 
 // Where the weight is that of a part of the vocabulary: one of `partials` and `logSumExp` is given.
@@ -123,7 +124,6 @@ struct Part {
   std::int64_t firstToken = 0;
   float* partials = nullptr;         // [2, rows]; to be written
   const float* logSumExp = nullptr;  // [rows], of the whole vocabulary
-
 };
 
 // What a part contributes to each row: its log-sum-exp, and the target's logit where that is in the part.
@@ -214,9 +214,11 @@ void launchLosses(const LinearCrossEntropy& call, const Part& part, const Chunk&
   }
   withStorage(call.input.type, "LinearCrossEntropy", [&](auto element) {
     using T = decltype(element);
-    check(launch<crossEntropyKernel<T, threads>>(
-              grid, chunk.logits, chunk.stride, vocabulary, targets, elements<float>(call.gradScale),
-              elements<float>(call.losses) + chunk.first, static_cast<T*>(chunk.gradients)),
+    const int scaleStride = call.gradInput && call.gradScale.shape.count() > 1 ? 1 : 0;
+    const float* gradScale = call.gradInput ? elements<float>(call.gradScale) + chunk.first * scaleStride : nullptr;
+    check(launch<crossEntropyKernel<T, threads>>(grid, chunk.logits, chunk.stride, vocabulary, targets, gradScale,
+                                                 scaleStride, elements<float>(call.losses) + chunk.first,
+                                                 static_cast<T*>(chunk.gradients)),
           "LinearCrossEntropy");
   });
 }

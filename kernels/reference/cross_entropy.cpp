@@ -32,10 +32,10 @@ double logSumExpOf(const std::vector<double>& values) {
 // The gradient of a row's loss with respect to its logits is softmax(logits) - [v == target].
 void run(const LinearCrossEntropy& op) {
   const Index rows = op.input.shape.rows(), width = op.weight.shape[1], vocabulary = op.weight.shape[0];
-  const double gradScale = op.gradInput ? load(op.gradScale, 0) : 0;
   std::vector<double> gradWeight(op.gradWeight ? static_cast<std::size_t>(vocabulary * width) : 0);
   for (Index row = 0; row < rows; ++row) {
     const Index target = loadIndex(op.targets, row);
+    const Index scaleIndex = op.gradInput && op.gradScale.shape.count() > 1 ? row : 0;
     std::vector<double> gradInput(static_cast<std::size_t>(width));
     if (target < 0) {
       store(op.losses, row, 0);
@@ -46,7 +46,7 @@ void run(const LinearCrossEntropy& op) {
       if (op.gradInput) {
         for (Index v = 0; v < vocabulary; ++v) {
           const double probability = std::exp(logits[static_cast<std::size_t>(v)] - logSumExp);
-          const double gradLogit = gradScale * (probability - (v == target ? 1 : 0));
+          const double gradLogit = load(op.gradScale, scaleIndex) * (probability - (v == target ? 1 : 0));
           for (Index i = 0; i < width; ++i) {
             gradInput[static_cast<std::size_t>(i)] += gradLogit * load(op.weight, v * width + i);
             if (op.gradWeight) {

@@ -4,17 +4,14 @@
 #include <cstdlib>
 
 namespace tandem::test {
-namespace {
 
-std::string sourceFolder() {
-  const char* folder = std::getenv("TANDEM_SOURCE_DIR");
-  return folder ? folder : ".";
+std::string Golden::folder() {
+  const char* source = std::getenv("TANDEM_SOURCE_DIR");
+  return std::string(source ? source : ".") + "/tests/golden/";
 }
 
-}  // namespace
-
 Golden::Golden(const std::string& model)
-    : file_(hdf5::File::open(sourceFolder() + "/tests/golden/" + model + ".h5")),
+    : file_(hdf5::File::open(folder() + model + ".h5")),
       shape_(file_.dataset("tokens").shape()),
       configuration_(model::parseConfiguration(file_.readText("configuration"), model)) {}
 

@@ -15,6 +15,8 @@ class Golden {
   explicit Golden(const std::string& model);
 
   const model::Configuration& configuration() const { return configuration_; }
+  // Of the golden files, ending with a slash.
+  static std::string folder();
   // The whole content of a dataset as double, whatever its type.
   std::vector<double> values(const std::string& path) const;
   std::vector<std::int32_t> integers(const std::string& path) const;

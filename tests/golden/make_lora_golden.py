@@ -62,6 +62,19 @@ def adapters(model, targets, of):
     return result
 
 
+def adapted(model, name):
+    """The model with adapters that are not zero, of which nothing but these is trained."""
+    result = peft.get_peft_model(model, peft.LoraConfig(
+        r=RANK, lora_alpha=ALPHA, lora_dropout=0.0, target_modules=list(TARGETS[name]), task_type="CAUSAL_LM",
+        fan_in_fan_out=name == "gpt2")).double()
+    generator = torch.Generator().manual_seed(11)
+    for parameter in result.parameters():
+        if parameter.requires_grad:
+            noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
+            parameter.data = (0.1 * noise).float().double()
+    return result
+
+
 def train(model, batches):
     learned = [parameter for parameter in model.parameters() if parameter.requires_grad]
     optimizer = torch.optim.AdamW(learned, lr=LEARNING_RATE, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.0)
@@ -89,21 +102,14 @@ def make(name, folder):
     with h5py.File(folder / f"lora_{name}.h5", "w") as file:
         file["configuration"] = numpy.bytes_(configuration_text(configuration, model))
         write_tensors(file, "parameters", logical(model, lambda parameter: parameter.data), numpy.float32)
-        adapted = peft.get_peft_model(model, peft.LoraConfig(
-            r=RANK, lora_alpha=ALPHA, lora_dropout=0.0, target_modules=list(TARGETS[name]), task_type="CAUSAL_LM",
-            fan_in_fan_out=name == "gpt2")).double()
-        generator = torch.Generator().manual_seed(11)
-        for parameter in adapted.parameters():
-            if parameter.requires_grad:
-                noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
-                parameter.data = (0.1 * noise).float().double()
-        write_tensors(file, "adapters", adapters(adapted, TARGETS[name], lambda parameter: parameter.data),
+        adapted_model = adapted(model, name)
+        write_tensors(file, "adapters", adapters(adapted_model, TARGETS[name], lambda parameter: parameter.data),
                       numpy.float32)
         for dataset, array in zip(("tokens", "targets", "document_start", "positions"), batches):
             file[dataset] = array
         file["rank"], file["alpha"] = float(RANK), ALPHA
-        file["curve"], file["curve_gradient_norms"] = train(adapted, batches)
-        write_tensors(file, "final", adapters(adapted, TARGETS[name], lambda parameter: parameter.data), numpy.float32)
+        file["curve"], file["curve_gradient_norms"] = train(adapted_model, batches)
+        write_tensors(file, "final", adapters(adapted_model, TARGETS[name], lambda parameter: parameter.data), numpy.float32)
         print(f"{name}: loss {file['curve'][0]:.6f} -> {file['curve'][-1]:.6f}, {len(file['adapters'])} adapters")
 
 

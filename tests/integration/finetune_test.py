@@ -159,6 +159,60 @@ class QuantisedBase(unittest.TestCase):
         self.assertIn("--quantize int8", ended.err)
 
 
+PAIRS = [{"prompt": question, "chosen": chosen, "rejected": rejected}  # both fit a row of 64
+         for question, chosen, rejected in (("Ada?", "a boat", "bread"), ("Ben?", "a bird", "the door"), ("Eve?", "yes", "no"))]
+
+
+def pairs(name="pairs.jsonl", copies=6):
+    turns = [{"prompt": [{"role": "user", "content": pair["prompt"]}],
+              **{which: [{"role": "assistant", "content": pair[which]}] for which in ("chosen", "rejected")}} for pair in PAIRS]
+    return write_lines(name, (PAIRS + turns) * copies)
+
+
+class Preferences(unittest.TestCase):
+    def prefer(self, output, ranks=1, **changes):
+        return finetune(output, ranks, **{"objective": "dpo", "data": pairs(), "learning_rate": 1e-3, **changes})
+
+    def test_the_chosen_answers_are_preferred_more_and_more(self):
+        for name, changes in (("full", {}), ("lora", {"method": "lora", "learning_rate": 1e-2, "beta": 0.2}),
+                              ("qlora", {"method": "qlora", "learning_rate": 1e-2})):
+            self.prefer(f"dpo-{name}", steps=20, val=pairs("val.jsonl", 1), evaluate_every=20, **changes)
+            lines = [line for line in world.metrics(f"dpo-{name}") if "evaluation" not in line]
+            # The reference is the model of the beginning: no reward, and log 2.
+            self.assertAlmostEqual(lines[0]["loss"], 0.6931471805599453, delta=1e-6)
+            self.assertAlmostEqual(lines[0]["reward_margin"], 0, delta=1e-6)
+            self.assertLess(lines[-1]["loss"], 0.6)
+            self.assertGreater(lines[-1]["reward_margin"], 0.1)
+            self.assertAlmostEqual(lines[-1]["reward_margin"], lines[-1]["reward_chosen"] - lines[-1]["reward_rejected"], delta=1e-9)
+            evaluation = [line for line in world.metrics(f"dpo-{name}") if "evaluation" in line][-1]
+            self.assertEqual((evaluation["reward_accuracy"], evaluation["pairs"]), (1, 2 * len(PAIRS)))
+            self.assertNotIn("perplexity", evaluation)
+
+    def test_the_loss_does_not_depend_on_ranks_and_micro_batches(self):
+        changes = {"method": "lora", "lora_dropout": 0.3, "label_smoothing": 0.1, "micro_batch": 2}
+        self.prefer("pairs-1", **changes)
+        expected = world.losses("pairs-1")
+        for ranks, micro_batch in ((2, 1), (3, 2)):
+            self.prefer(f"pairs-{ranks}", ranks, **{**changes, "micro_batch": micro_batch})
+            for one, other in zip(world.losses(f"pairs-{ranks}"), expected, strict=True):
+                self.assertAlmostEqual(one, other, delta=2e-5 * other)
+
+    def test_it_goes_on_bit_for_bit(self):
+        for name, changes in (("dpo-adapters", {"method": "lora", "lora_dropout": 0.2}), ("dpo-all", {})):
+            GoingOn.expect_exact(self, name, ranks=2, objective="dpo", data=pairs(), **changes)
+
+    def test_another_beta_is_another_run(self):
+        self.prefer("kept-beta", steps=1)
+        ended = run(1, "finetune", *arguments("kept-beta", objective="dpo", data=pairs(), beta=0.3, learning_rate=1e-3))
+        self.assertEqual(ended.code, USAGE, ended)
+        self.assertIn("objective", ended.err)
+
+    def test_long_answers_are_cut_and_named(self):
+        records = [*PAIRS, {**PAIRS[0], "chosen": "Ada likes a red boat. " * 20}]
+        ended = self.prefer("cut-pairs", data=write_lines("long-pairs.jsonl", records), steps=1)
+        self.assertRegex(ended.err, rf"1 examples are longer than a row and were cut, by their number from 0: {2 * len(PAIRS)}\b")
+
+
 class GoingOn(unittest.TestCase):
     def expect_exact(self, name, **changes):
         finetune(f"{name}-whole", steps=8, **changes)
@@ -255,6 +309,24 @@ class BadInput(unittest.TestCase):
         ended = finetune("skipped", data=path, skip_bad_records=True, steps=1)
         self.assertIn("1 bad records were skipped", ended.err)
 
+    def test_a_pair_that_is_none_is_named_with_its_file_and_its_number(self):
+        good = json.dumps(PAIRS[0])
+        for line, word in (('{"prompt": "a", "chosen": "b"}', 'no "rejected"'), ('{"prompt": "a", "rejected": "b"}', 'no "chosen"'),
+                           ('{"chosen": "b", "rejected": "c"}', 'no "prompt"'),
+                           ('{"prompt": "a", "chosen": "b", "rejected": "b"}', "are the same"),
+                           ('{"prompt": "a", "chosen": "b", "rejected": 7}', "no text"),
+                           ('{"chosen": [{"role": "user", "content": "a"}], "rejected": []}', "no assistant's turn")):
+            path = world.path("bad-pairs.jsonl")
+            path.write_text(f"{good}\n\n{line}\n{good}\n")
+            self.expect_refusal(BAD_DATA, "bad-pairs.jsonl', line 3", word, ranks=(1,), data=path, objective="dpo")
+        ended = finetune("skipped-pairs", data=path, objective="dpo", skip_bad_records=True, steps=1)
+        self.assertIn("1 bad records were skipped", ended.err)
+        self.expect_refusal(USAGE, "preference pairs", data=world.path("skipped-pairs/data/train-0.h5"))
+
+    def test_pairs_are_not_conversations(self):
+        self.expect_refusal(BAD_DATA, "line 1", 'no "completion"', data=pairs())
+        self.expect_refusal(BAD_DATA, "line 1", 'no "chosen"', data=conversations(), objective="dpo")
+
     def test_empty_data(self):
         path = world.path("empty.jsonl")
         path.write_text("\n")
@@ -277,6 +349,8 @@ class BadInput(unittest.TestCase):
                               ({"method": "lora", "lora_dropout": 1}, "--lora-dropout"),
                               ({"method": "lora", "lora_targets": "mlp.side"}, "mlp.gate_up"),
                               ({"method": "lora", "warm_start": True}, "--warm-start"),
+                              ({"objective": "ppo"}, "answers or dpo"), ({"objective": "dpo", "beta": 0}, "--beta"),
+                              ({"objective": "dpo", "label_smoothing": 0.5}, "--label-smoothing"),
                               ({"epochs": 2}, "one of --epochs"), ({"patience": 1}, "validation set")):
             with self.subTest(word):
                 self.expect_refusal(USAGE, word, ranks=(1,), **changes)

@@ -55,7 +55,7 @@ LinearCrossEntropy callIn(Memory& memory, bool accumulates) {
   std::vector<std::int32_t> targets;
   for (std::int32_t row = 0; row < rows; ++row)
     targets.push_back(row % 4 == 3 ? -1 : static_cast<std::int32_t>(row * 7 % vocabulary));
-  const TensorView scale = memory.place(DType::f32, Shape{1}, std::vector<float>{0.3f});
+  const TensorView scale = memory.place(DType::f32, Shape{rows}, normal(rows, 6));
   return {.input = memory.place(DType::f32, Shape{rows, width}, normal(rows * width, 1)),
           .weight = memory.place(DType::f32, Shape{vocabulary, width}, normal(vocabulary * width, 2)),
           .targets = memory.place(DType::i32, Shape{rows}, targets),

@@ -64,5 +64,25 @@ TEST(Conversation, whatIsWrongIsSaid) {
   expectWrong((std::string(200, '[') + std::string(200, ']')).c_str(), "nested");
 }
 
+TEST(Preference, isTwoAnswersToOneConversation) {
+  const Messages four = twoPlusTwo, five = {{ChatRole::user, "2 + 2?"}, {ChatRole::assistant, "5"}};
+  for (const char* line :
+       {R"({"prompt": "2 + 2?", "chosen": "4", "rejected": "5"})",
+        R"({"prompt": [{"role": "user", "content": "2 + 2?"}], "chosen": [{"role": "assistant", "content": "4"}],
+            "rejected": [{"role": "assistant", "content": "5"}]})",
+        R"({"chosen": [{"role": "user", "content": "2 + 2?"}, {"role": "assistant", "content": "4"}],
+            "rejected": [{"role": "user", "content": "2 + 2?"}, {"role": "assistant", "content": "5"}]})",
+        // As data sets have it that repeat the question.
+        R"({"prompt": "2 + 2?", "score": 3, "chosen": [{"role": "user", "content": "2 + 2?"},
+            {"role": "assistant", "content": "4"}], "rejected": [{"role": "user", "content": "2 + 2?"},
+            {"role": "assistant", "content": "5"}]})"}) {
+    const Preference pair = parsePreference(line);
+    EXPECT_EQ(pair.chosen, four) << line;
+    EXPECT_EQ(pair.rejected, five) << line;
+  }
+  EXPECT_EQ(parsePreference(R"({"system": "Count.", "prompt": "2 + 2?", "chosen": "4", "rejected": "5"})").chosen,
+            withSystem);
+}
+
 }  // namespace
 }  // namespace tandem::data

@@ -23,7 +23,7 @@ struct Example {
 class PackedRows : public testing::Test {
  protected:
   // Tokens count up from 1, so that each is known again.
-  Dataset make(const std::vector<Example>& examples) {
+  Dataset make(const std::vector<Example>& examples, bool pairs = false) {
     const auto path = folder_.path() / "examples.h5";
     {
       DatasetWriter writer(path, 65536, true);
@@ -37,7 +37,8 @@ class PackedRows : public testing::Test {
         write(example.answer, 1);
         write(example.after, 0);
       }
-      writer.finish({.tokenizer = "{}", .tokenizerHash = std::string(32, 'a'), .vocabularySize = 65536});
+      writer.finish(
+          {.tokenizer = "{}", .tokenizerHash = std::string(32, 'a'), .vocabularySize = 65536, .pairs = pairs});
     }
     return Dataset(path);
   }
@@ -56,6 +57,31 @@ class PackedRows : public testing::Test {
 
   TemporaryFolder folder_;
 };
+
+TEST_F(PackedRows, keepPairsTogether) {
+  // A pair of which one has no answer; one of which an answer is too long; two that share a row.
+  const Dataset dataset = make({{2, 2}, {3, 0}, {1, 9}, {1, 2}, {2, 2}, {2, 1}, {1, 2}, {1, 1}}, true);
+  const Rows rows(dataset, 10, false);
+  EXPECT_EQ(rows.documentsWithoutTarget(), (std::vector<std::int64_t>{0, 1}));
+  EXPECT_EQ(rows.cutDocuments(), (std::vector<std::int64_t>{2}));
+  ASSERT_EQ(rows.trainingCount(), 2);
+  const Batch batch = all(rows, 10);
+  ASSERT_EQ(batch.documents.size(), 6u);
+  for (std::size_t i = 0; i < 6; i += 2) {
+    const Batch::Document &chosen = batch.documents[i], &rejected = batch.documents[i + 1];
+    EXPECT_EQ(chosen.document % 2, 0);
+    EXPECT_EQ(rejected.document, chosen.document + 1);
+    EXPECT_EQ(rejected.begin, chosen.begin + chosen.count);
+    EXPECT_EQ(chosen.begin / 10, (rejected.begin + rejected.count - 1) / 10) << "in one row";
+    const std::int64_t first = dataset.documentOffsets()[static_cast<std::size_t>(chosen.document)];
+    EXPECT_EQ(batch.tokens[static_cast<std::size_t>(chosen.begin)], first + 1);
+  }
+  EXPECT_EQ(batch.documents[0].count, 8) << "what the other leaves of a row";
+}
+
+TEST_F(PackedRows, ofPairsNeedBothDocuments) {
+  expectError(base::ErrorKind::badData, {"preference_pairs"}, [&] { make({{1, 1}, {1, 1}, {1, 1}}, true); });
+}
 
 TEST_F(PackedRows, holdWholeExamplesAndPadding) {
   const Dataset dataset = make({{2, 2, 0}, {1, 2, 0}});  // 1 2 [3 4] and 5 [6 7]

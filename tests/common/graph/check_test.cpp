@@ -88,7 +88,8 @@ TEST(Check, whatIsReadWasWrittenBeforeAndOnce) {
 TEST(Check, embedding) {
   const auto op = Operator::embedding;
   expectRefused(gpt2, [=](Program& p) { input(p, op, 0).type = DType::i64; }, {"(embedding", "tokens", "int32"});
-  expectRefused(gpt2, [=](Program& p) { input(p, op, 1).type = DType::i32; }, {"weight", "float32, bfloat16 or float16"});
+  expectRefused(gpt2, [=](Program& p) { input(p, op, 1).type = DType::i32; },
+                {"weight", "float32, bfloat16 or float16"});
   expectRefused(gpt2, [=](Program& p) { input(p, op, 1).shape = {104}; }, {"weight", "[vocabulary, width]"});
   expectRefused(gpt2, [=](Program& p) { nodeOf(p, op).inputs[3] = none; }, {"positions and positionWeight"});
   expectRefused(gpt2, [=](Program& p) { input(p, op, 3).shape = {6, 7}; }, {"positionWeight", "[positions, 8]"});
@@ -224,6 +225,9 @@ TEST(Check, linearCrossEntropy) {
   expectRefused(gpt2, [=](Program& p) { output(p, op, 0).shape = {13}; }, {"(linearCrossEntropy", "losses", "12"});
   expectRefused(gpt2, [=](Program& p) { nodeOf(p, op).inputs[3] = none; }, {"gradScale and gradInput"});
   expectRefused(gpt2, [=](Program& p) { input(p, op, 3).shape = {2}; }, {"gradScale", "[1]"});
+  Program weighted = gpt2;  // a number for each row
+  input(weighted, op, 3).shape = {12};
+  check(weighted);
 }
 
 TEST(Check, reduceScatter) {

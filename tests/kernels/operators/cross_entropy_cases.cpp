@@ -15,7 +15,8 @@ struct Options {
   Gradients gradients = Gradients::both;
   bool accumulate = false;
   double deviation = 1;
-  double mean = 0;  // of the weights, to inputs about 1: all logits lie about `width` times that
+  double mean = 0;          // of the weights, to inputs about 1: all logits lie about `width` times that
+  bool scalesRows = false;  // each by a number of its own
 };
 
 std::string nameOf(const Options& o) {
@@ -25,7 +26,7 @@ std::string nameOf(const Options& o) {
           : o.masked > 0 ? "_masked"
                          : "") +
          gradients[static_cast<int>(o.gradients)] + (o.accumulate ? "_accumulate" : "") +
-         (o.deviation > 1 ? "_sharp" : "") + (o.mean < 0 ? "_farBelowZero" : "");
+         (o.deviation > 1 ? "_sharp" : "") + (o.mean < 0 ? "_farBelowZero" : "") + (o.scalesRows ? "_scalesRows" : "");
 }
 
 Case makeCase(const Options& o) {
@@ -35,7 +36,11 @@ Case makeCase(const Options& o) {
   c.index("targets", {o.rows}, targets(o.vocabulary, o.masked));
   c.result("losses", {o.rows}, Storage::single);
   if (o.gradients != Gradients::none) {
-    c.single("gradScale", {1}, constant(0.37));
+    if (o.scalesRows) {
+      c.single("gradScale", {o.rows}, normal());
+    } else {
+      c.single("gradScale", {1}, constant(0.37));
+    }
     c.result("gradInput", {o.rows, o.width});
   }
   if (o.gradients == Gradients::both && o.accumulate) c.single("gradWeight", {o.vocabulary, o.width}, normal());
@@ -138,6 +143,7 @@ void addCrossEntropyCases(Registry& registry) {
            Options{9, 80, 333, 0.3, Gradients::none},
            Options{9, 48, 97, 0.3, Gradients::both, false, 30},
            Options{9, 48, 97, 0, Gradients::both, false, 1, -4},
+           Options{19, 48, 97, 0.3, Gradients::both, false, 1, 0, true},
            Options{0, 16, 33, 0},
            Options{0, 16, 33, 0, Gradients::both, true},
        }) {

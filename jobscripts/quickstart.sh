@@ -44,8 +44,17 @@ step "teaching it conversations"
 for part in train test; do
     [[ -s $run/chat-$part.jsonl ]] || "$bin/make-conversations" --part "$part" >"$run/chat-$part.jsonl"
 done
+questions=(--task data/tasks/conversations.json data/tasks/conversations-written.json --chat --chat-template tandem)
+[[ -s $run/questions-before.txt ]] || {
+    launch 2 "$bin/evaluate" tasks --checkpoint "$run/model" "${questions[@]}" >"$run/questions-before.partial"
+    mv "$run/questions-before.partial" "$run/questions-before.txt"
+}
 launch 2 "$bin/finetune" --config data/recipes/quickstart-chat.toml --checkpoint "$run/model" --data "$run/chat-train.jsonl" \
     --val "$run/chat-test.jsonl" --output "$run/chat"
+
+step "asking it questions that it has not been taught, before and after"
+cat "$run/questions-before.txt"
+launch 2 "$bin/evaluate" tasks --checkpoint "$run/chat" "${questions[@]}"
 
 step "asking it"
 printf '%s\n' "Who are you?" "What is 2 plus 3?" "How do you spell star?" "Who is Rosa?" |

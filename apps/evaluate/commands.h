@@ -6,6 +6,7 @@
 namespace tandem::evaluate {
 
 app::Command lossCommand();      // loss, perplexity and bits per byte on datasets
+app::Command tasksCommand();     // questions with known answers
 app::Command generateCommand();  // text that goes on from prompts
 app::Command chatCommand();      // a conversation at the terminal
 app::Command speedCommand();     // latency, tokens per second, memory

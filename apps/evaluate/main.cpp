@@ -7,6 +7,6 @@ int main(int argc, char** argv) {
   return app::runProgram(argc, argv,
                          {.name = "evaluate",
                           .purpose = "Measures a trained model, and lets it write.",
-                          .commands = {evaluate::lossCommand(), evaluate::generateCommand(), evaluate::chatCommand(),
-                                       evaluate::speedCommand()}});
+                          .commands = {evaluate::lossCommand(), evaluate::tasksCommand(), evaluate::generateCommand(),
+                                       evaluate::chatCommand(), evaluate::speedCommand()}});
 }

@@ -124,9 +124,19 @@ class TaskRun {
     forItem(number, [&] {
       for (const PromptTexts& texts : prompts_.texts(item(number))) {
         group.push_back(prompts_.encode(texts, configuration_.maximumPositions));
+        demandKnown(group.back().tokens);
       }
     });
     return group;
+  }
+
+  // A tokenizer may have more tokens than the model's table.
+  void demandKnown(const std::vector<std::int32_t>& tokens) const {
+    for (const std::int32_t token : tokens) {
+      if (token < configuration_.vocabularySize) continue;
+      throw Error(ErrorKind::badData, "its text has the token " + std::to_string(token) + ", the model only " +
+                                          std::to_string(configuration_.vocabularySize));
+    }
   }
 
   void write(std::vector<ItemOutcome>& outcomes) {
@@ -168,7 +178,9 @@ class TaskRun {
 
   runtime::GenerationRequest request(std::int64_t number, std::int64_t maxTokens) {
     const std::string context = prompts_.texts(item(number)).front().context;
-    return {.prompt = prompts_.encodeContext(context, configuration_.maximumPositions - maxTokens),
+    std::vector<std::int32_t> tokens = prompts_.encodeContext(context, configuration_.maximumPositions - maxTokens);
+    demandKnown(tokens);
+    return {.prompt = std::move(tokens),
             .maxTokens = maxTokens,
             .stopTokens = prompts_.stopTokens(),
             .sequence = static_cast<std::uint64_t>(number)};

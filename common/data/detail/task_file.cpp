@@ -79,6 +79,8 @@ void readGenerationSettings(const Record& file, Task& task) {
 std::vector<Record> recordsOf(const Record& file, const std::filesystem::path& name) {
   if (!file.at("items").is_string()) return file.objects("items");
   const std::filesystem::path path = name.parent_path() / file.text("items");
+  std::error_code failure;
+  if (!std::filesystem::is_regular_file(path, failure)) file.fail("\"items\" names '" + path.string() + "', no file");
   std::vector<Record> records;
   forEachLine(base::readFile(path), path,
               [&](std::string_view line, const std::string& place) { records.push_back(Record::parse(line, place)); });

@@ -146,6 +146,7 @@ TEST(Tasks, whatIsWrongIsSaidWithItsPlace) {
   const auto own = [](const std::string& fields) { return R"({"task": "t", "kind": "generation", )" + fields + "}"; };
   expectWrong(own(R"("itms": [])"), "x.json", {"\"itms\" is unknown"});
   expectWrong(own(R"("items": [])"), "x.json", {"has no item"});
+  expectWrong(own(R"("items": "nowhere/x.jsonl")"), "x.json", {"'nowhere/x.jsonl', no file"});
   expectWrong(own(R"("items": [{"question": "q", "answer": " "}])"), "x.json", {"\"items\" 1", "is empty"});
   expectWrong(own(R"("items": [{"answer": "a"}], "prompt": "{question")"), "x.json", {"without }"});
   expectWrong(own(R"("items": [{"answer": "a"}], "prompt": "{question}")"), "x.json", {"no \"question\""});

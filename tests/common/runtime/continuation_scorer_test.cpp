@@ -113,6 +113,10 @@ TEST_F(Scoring, aKeptPrefixGivesWayToAnother) {
     const ContinuationScore measured = scorer.run(std::span(&group, 1), 20)[0][0];
     EXPECT_NEAR(measured.logLikelihood, expected(group[0]).logLikelihood, 1e-3);
   }
+  // A slot that had no group keeps the prefix too.
+  const std::vector<ContinuationGroup> both = {first, {request(4, 20, 6, 3)}};
+  const auto measured = scorer.run(both, 20);
+  EXPECT_NEAR(measured[1][0].logLikelihood, expected(both[1][0]).logLikelihood, 1e-3);
 }
 
 }  // namespace

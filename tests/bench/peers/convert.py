@@ -3,6 +3,7 @@
     convert.py folder MODEL.gguf FOLDER             dequantises it into a Hugging Face folder, by transformers
     convert.py logits FOLDER TEXT TOKENS OUT.h5     logits after each token of the text's beginning, by transformers in float32
     convert.py llama MODEL.gguf IN.h5 OUT.h5        the same of the tokens in IN.h5, by llama.cpp with a float32 cache
+    convert.py chat MODEL.gguf QUESTION...          llama.cpp's likeliest answers, with a float32 cache too
 """
 
 import pathlib
@@ -56,4 +57,13 @@ def llama(model, source, target):
     store(target, tokens, network.scores[:len(tokens)])
 
 
-{"folder": folder, "logits": logits, "llama": llama}[sys.argv[1]](*sys.argv[2:])
+def chat(model, *questions):
+    import llama_cpp
+    network = llama_cpp.Llama(model, n_ctx=512, n_threads=2, verbose=False, type_k=llama_cpp.GGML_TYPE_F32,
+                              type_v=llama_cpp.GGML_TYPE_F32, flash_attn=False)
+    for question in questions:
+        answer = network.create_chat_completion([{"role": "user", "content": question}], temperature=0, max_tokens=40)
+        print(f"> {question}\n{answer['choices'][0]['message']['content'].strip()}")
+
+
+{"folder": folder, "logits": logits, "llama": llama, "chat": chat}[sys.argv[1]](*sys.argv[2:])

@@ -109,7 +109,7 @@ TEST_F(Scoring, aKeptPrefixGivesWayToAnother) {
   const ContinuationGroup first = {request(1, 20, 4, 2)};
   ContinuationGroup second = {request(2, 20, 4, 2)};
   second[0].tokens[3] += 1;
-  for (const ContinuationGroup& group : {first, second, first}) {
+  for (const ContinuationGroup& group : {first, second, first, first}) {
     const ContinuationScore measured = scorer.run(std::span(&group, 1), 20)[0][0];
     EXPECT_NEAR(measured.logLikelihood, expected(group[0]).logLikelihood, 1e-3);
   }

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Prompts and answers with quantised weights beside llama.cpp, in turns, one thread each; prints a table.
+"""Prompts and answers with quantised weights beside llama.cpp, in turns; prints a table.
 
-  decode.py --bin FOLDER --checkpoint RUN --python PYTHON --gguf FILE [--format int4|int8] [--turns N]
+  decode.py --bin FOLDER --checkpoint RUN --python PYTHON --gguf FILE [--format int4|int8] [--turns N] [--threads N]
 
 FOLDER holds our executables; RUN is a model of the shape of FILE (checkpoint-convert import makes it of FILE itself);
-PYTHON has llama-cpp-python. Counted are processor seconds of one thread, which another process on the machine disturbs
-less than it does the clock. What loading and quantising take is measured by an answer of one token, and taken off.
+PYTHON has llama-cpp-python. Counted are processor seconds, of all threads together, which another process on the machine
+disturbs less than it does the clock. What loading and quantising take is measured by an answer of one token, and taken off.
 """
 import argparse
 import json
@@ -35,7 +35,7 @@ def ours(options):
     def generate(prompt, tokens):
         output, seconds = run([pathlib.Path(options.bin).resolve() / "evaluate", "generate", "--checkpoint", options.checkpoint,
                                "--prompt", prompt, "--max-tokens", tokens, "--context", 1024, "--temperature", 0,
-                               "--ignore-end", "--quantize", options.format, "--threads", 1, "--json"])
+                               "--ignore-end", "--quantize", options.format, "--threads", options.threads, "--json"])
         return json.loads(output)[0]["prompt_tokens"], seconds
 
     few, loading = generate("The", 1)
@@ -46,7 +46,7 @@ def ours(options):
 
 def theirs(options, tokens):
     output, _ = run([options.python, HERE / "peers/llama_cpp_decode.py", "--gguf", options.gguf, "--prompt-tokens",
-                     tokens, "--answer-tokens", ANSWER_TOKENS, "--threads", 1])
+                     tokens, "--answer-tokens", ANSWER_TOKENS, "--threads", options.threads])
     return json.loads(output.strip().splitlines()[-1])
 
 
@@ -56,12 +56,13 @@ def main():
         parser.add_argument(f"--{name}", required=True)
     parser.add_argument("--format", choices=["int4", "int8"], default="int4")
     parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--threads", type=int, default=1, help="of each")
     options = parser.parse_args()
     own, other = [], []
     for _ in range(options.turns):
         own.append(ours(options))
         other.append(theirs(options, own[-1]["tokens"]))
-    print("| work, one thread | ours, tokens a processor second | llama.cpp | ratio | goal |\n|---|---|---|---|---|")
+    print(f"| work, threads: {options.threads} | ours, tokens a processor second | llama.cpp | ratio | goal |\n|---|---|---|---|---|")
     for part, goal in (("prompt", 2.5), ("answer", 1.5)):
         a, b = (1 / statistics.median(turn[part] for turn in turns) for turns in (own, other))
         print(f"| {part}, after {own[0]['tokens'] if part == 'answer' else 0} tokens | {a:.1f} | {b:.1f} | {a / b:.2f} | >= {goal} |")

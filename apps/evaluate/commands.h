@@ -10,5 +10,6 @@ app::Command tasksCommand();     // questions with known answers
 app::Command generateCommand();  // text that goes on from prompts
 app::Command chatCommand();      // a conversation at the terminal
 app::Command speedCommand();     // latency, tokens per second, memory
+app::Command compareCommand();   // runs side by side
 
 }  // namespace tandem::evaluate

@@ -8,5 +8,5 @@ int main(int argc, char** argv) {
                          {.name = "evaluate",
                           .purpose = "Measures a trained model, and lets it write.",
                           .commands = {evaluate::lossCommand(), evaluate::tasksCommand(), evaluate::generateCommand(),
-                                       evaluate::chatCommand(), evaluate::speedCommand()}});
+                                       evaluate::chatCommand(), evaluate::speedCommand(), evaluate::compareCommand()}});
 }

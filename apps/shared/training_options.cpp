@@ -41,6 +41,7 @@ void check(const train::TrainOptions& options) {
   demandAtLeast("--evaluate-every", options.evaluateEvery, 0);
   demandAtLeast("--evaluate-tokens", options.evaluateTokens, 0);
   demandAtLeast("--checkpoint-every", options.checkpointEvery, 0);
+  demandAtLeast("--sample-tokens", options.sampleTokens, 1);
   demandAtLeast("--max-bad-steps", options.maxBadSteps, 1);
   demandAtLeast("--keep", options.keep, 0);
   static_cast<void>(optim::LossScaler(options.lossScale));  // refuses a scale that cannot be
@@ -135,6 +136,12 @@ void declareRunOptions(CLI::App& app, train::TrainOptions& options, TrainingText
   app.add_option("--on-straggler", texts.onStraggler,
                  "When a rank holds the others up: warn, or checkpoint-and-exit with exit code 75")
       ->type_name("NAME");
+  app.add_flag("--gradient-norm-groups", options.gradientNormGroups,
+               "Record the norm of the gradient by group of layers too");
+  app.add_option("--sample-prompt", options.samplePrompts,
+                 "Texts that the model goes on from at each evaluation, for events.jsonl and report.html")
+      ->type_name("TEXT");
+  app.add_option("--sample-tokens", options.sampleTokens, "Of each sample")->type_name("TOKENS");
   app.add_flag("--profile", options.profile, "Print the seconds of each operator at the end");
   app.add_flag("--dry-run", texts.dryRun, "Print parameters, memory and FLOP of a step, and stop; reads no data");
   app.add_option("--cluster", texts.cluster, "With --dry-run: plan the run for the cluster described there")

@@ -75,7 +75,7 @@ Optimizer::Optimizer(const OptimizerOptions& options, std::vector<ParameterTrait
 }
 
 double Optimizer::gradientNorm() {
-  std::vector<double> squares(counted_.size());
+  squaredNorms_.resize(counted_.size());
   for (std::size_t i = 0; i < counted_.size(); ++i) {
     const TensorView result(squares_->data() + i * sizeof(double), base::DType::f64, {1});
     backend_.run(
@@ -83,10 +83,10 @@ double Optimizer::gradientNorm() {
                              .result = result},
         stream_);
   }
-  backend_.copyToHost(squares.data(), squares_->data(), std::ssize(squares) * base::byteSize(base::DType::f64),
-                      stream_);
+  backend_.copyToHost(squaredNorms_.data(), squares_->data(),
+                      std::ssize(squaredNorms_) * base::byteSize(base::DType::f64), stream_);
   stream_.synchronize();
-  const double sum = std::accumulate(squares.begin(), squares.end(), 0.0);
+  const double sum = std::accumulate(squaredNorms_.begin(), squaredNorms_.end(), 0.0);
   return std::sqrt(comm::allReduceScalar(communicator_, sum));
 }
 

@@ -56,6 +56,8 @@ class Optimizer {
 
   // Norm of the whole gradient, from the pieces that the ranks own after the exchange. Collective.
   double gradientNorm();
+  // The squared norms that it was made of: of this rank's countedRuns, in their order.
+  const std::vector<double>& squaredNorms() const { return squaredNorms_; }
 
   // Updates this rank's shard with gradients multiplied by gradientScale; gatherWeights must follow. `step` counts
   // from 1.
@@ -104,6 +106,7 @@ class Optimizer {
   std::unique_ptr<runtime::DeviceMemory> master_;       // none when the weights themselves are float32
   std::unique_ptr<runtime::DeviceMemory> muonScratch_;  // two matrices: the direction, and it orthogonalised
   std::unique_ptr<runtime::DeviceMemory> squares_;      // of the gradients of each counted run, float64
+  std::vector<double> squaredNorms_;                    // the same in the host's memory
 };
 
 }  // namespace tandem::optim

@@ -198,6 +198,7 @@ std::vector<Scalar> scalarsOf(const StepMetrics& m) {
   addKnown("speed/mfu", m.mfu);
   addKnown("speed/matrix_rate_share", m.matrixRateShare);
   addKnown("health/power_watts", m.powerWatts);
+  for (const auto& [group, norm] : m.gradientNormGroups) scalars.push_back({"gradient_norm/" + group, norm});
   return scalars;
 }
 

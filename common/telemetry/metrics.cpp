@@ -92,6 +92,7 @@ std::string toJson(const StepMetrics& m) {
     line["tokens_per_joule"] = rounded(m.tokensPerSecond / *m.powerWatts);
   }
   if (m.preference) addPreference(line, *m.preference);
+  for (const auto& [group, norm] : m.gradientNormGroups) line["gradient_norm_groups"][group] = rounded(norm);
   addRanks(line, m.ranks);
   if (!m.straggler.empty()) line["straggler"] = m.straggler;
   return line.dump();

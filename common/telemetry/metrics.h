@@ -44,7 +44,8 @@ struct StepMetrics {
   std::optional<double> powerWatts;             // of all ranks, where each tells
   std::vector<RankReport> ranks;                // written by quantity; what no rank reports is left out
   std::optional<PreferenceMetrics> preference;  // the loss is then the mean over the pairs
-  std::string straggler;                        // who holds the run up, in the step that finds it out
+  std::vector<std::pair<std::string, double>> gradientNormGroups;  // by part of the model, where that is asked
+  std::string straggler;  // who holds the run up, in the step that finds it out
 };
 
 struct EvaluationMetrics {

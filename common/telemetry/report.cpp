@@ -2,227 +2,164 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <cstdio>
-#include <limits>
-#include <nlohmann/json.hpp>
+#include <set>
 #include <utility>
-#include <vector>
+
+#include "common/base/units.h"
+#include "common/telemetry/detail/page.h"
 
 namespace tandem::telemetry {
 namespace {
 
 using nlohmann::json;
+using page::Chart;
+using page::Series;
+using Rows = std::vector<std::vector<std::string>>;
 
-struct Series {
-  std::string name;
-  std::vector<std::pair<double, double>> points;  // step and value
-};
-using Chart = std::vector<Series>;
+constexpr std::size_t mostCurves = 16;      // of ranks
+constexpr std::size_t mostEvents = 100;     // shown, the last ones
+constexpr std::size_t mostSampleSteps = 4;  // whose samples are shown, the last ones
 
-constexpr std::size_t mostPoints = 600;  // of a curve: more cannot be seen
-constexpr std::size_t mostCurves = 16;   // of ranks
-constexpr double width = 640, height = 180, left = 76, bottom = 22, top = 8;
-
-std::string escaped(std::string_view text) {
-  std::string out;
-  for (const char c : text) {
-    switch (c) {
-      case '<':
-        out += "&lt;";
-        break;
-      case '>':
-        out += "&gt;";
-        break;
-      case '&':
-        out += "&amp;";
-        break;
-      case '"':
-        out += "&quot;";
-        break;
-      default:
-        out += c;
-    }
-  }
-  return out;
+std::string textOf(const json& record, const std::string& key) {
+  const auto found = record.find(key);
+  if (found == record.end()) return {};
+  return found->is_string() ? found->get<std::string>() : found->dump();
 }
 
-std::string written(double value, const char* format = "%.3g") {
-  char text[48];
-  std::snprintf(text, sizeof text, format, value);
+std::string percent(double part) {
+  char text[16];
+  std::snprintf(text, sizeof text, "%.1f %%", 100 * part);
   return text;
 }
 
-std::vector<json> records(std::string_view metrics) {
-  std::vector<json> found;
-  while (!metrics.empty()) {
-    const std::string_view line = metrics.substr(0, metrics.find('\n'));
-    metrics.remove_prefix(std::min(line.size() + 1, metrics.size()));
-    json record = json::parse(line.begin(), line.end(), nullptr, false);
-    if (record.is_object() && record.contains("step") && record["step"].is_number()) found.push_back(std::move(record));
+std::vector<double> valuesOf(const std::vector<json>& records, const std::string& key) {
+  std::vector<double> values;
+  for (const json& record : records) {
+    if (const std::optional<double> value = numberOf(record, key)) values.push_back(*value);
   }
-  return found;
+  return values;
 }
 
-// Neighbours are averaged where there are more points than can be seen.
-void thin(Series& series) {
-  const std::size_t group = (series.points.size() + mostPoints - 1) / mostPoints;
-  if (group <= 1) return;
-  std::vector<std::pair<double, double>> thinned;
-  for (std::size_t begin = 0; begin < series.points.size(); begin += group) {
-    const std::size_t end = std::min(begin + group, series.points.size());
-    double sum = 0;
-    for (std::size_t i = begin; i < end; ++i) sum += series.points[i].second;
-    thinned.emplace_back(series.points[end - 1].first, sum / static_cast<double>(end - begin));
+Series curve(const std::vector<json>& records, const std::string& key, const std::string& name = {},
+             std::size_t hue = 0) {
+  Series series{.name = name, .points = {}, .hue = hue};
+  for (const json& record : records) {
+    const std::optional<double> value = numberOf(record, key);
+    if (value) series.points.emplace_back(record["step"].get<double>(), *value);
   }
-  series.points = std::move(thinned);
-}
-
-Series curve(const std::vector<json>& steps, const std::string& key, const std::string& name) {
-  Series series{name, {}};
-  for (const json& step : steps) {
-    const auto found = step.find(key);
-    if (found != step.end() && found->is_number()) series.points.emplace_back(step["step"], found->get<double>());
-  }
-  thin(series);
   return series;
 }
 
 // A curve a rank, of a key that holds a list.
-Chart curvesOfRanks(const std::vector<json>& steps, const std::string& key) {
-  Chart chart;
+std::vector<Series> curvesOfRanks(const std::vector<json>& steps, const std::string& key) {
+  std::vector<Series> all;
   for (const json& step : steps) {
     const auto values = step.find(key);
     if (values == step.end() || !values->is_array()) continue;
     for (std::size_t rank = 0; rank < std::min(values->size(), mostCurves); ++rank) {
-      if (chart.size() <= rank) chart.push_back({"rank " + std::to_string(rank), {}});
-      if ((*values)[rank].is_number()) chart[rank].points.emplace_back(step["step"], (*values)[rank].get<double>());
+      if (all.size() <= rank) all.push_back({.name = "rank " + std::to_string(rank), .points = {}, .hue = rank});
+      if ((*values)[rank].is_number()) all[rank].points.emplace_back(step["step"], (*values)[rank].get<double>());
     }
   }
-  std::ranges::for_each(chart, thin);
-  return chart;
+  return all;
 }
 
-struct Bounds {
-  double leftStep = std::numeric_limits<double>::infinity(), rightStep = -leftStep;
-  double low = leftStep, high = -leftStep;
-  void widen(const Chart& chart) {
-    for (const Series& series : chart) {
-      for (const auto& [step, value] : series.points) {
-        leftStep = std::min(leftStep, step);
-        rightStep = std::max(rightStep, step);
-        low = std::min(low, value);
-        high = std::max(high, value);
-      }
-    }
-    if (high - low < 1e-9 * std::abs(high)) low -= 0.5 * std::abs(high) + 1e-12;
-  }
-  double x(double step) const {
-    const double part = rightStep > leftStep ? (step - leftStep) / (rightStep - leftStep) : 0.5;
-    return left + part * (width - left - 4);
-  }
-  double y(double value) const { return top + (high - value) / (high - low) * (height - top - bottom); }
-};
-
-// Curves that differ by hue, by number of place, and carry their names below.
-std::string hue(std::size_t index) {
-  return "hsl(" + written(static_cast<double>((index * 137 + 210) % 360)) + " 60% 50%)";
-}
-
-void addChart(const std::string& title, const Chart& chart, std::string& page) {
-  Bounds bounds;
-  bounds.widen(chart);
-  if (bounds.rightStep < bounds.leftStep) return;  // nothing was recorded of it
-  page += "<figure><figcaption>" + escaped(title) +
-          "</figcaption><svg viewBox=\"0 0 640 180\" role=\"img\" aria-label=\"" + escaped(title) + "\">";
-  for (const double value : {bounds.low, (bounds.low + bounds.high) / 2, bounds.high}) {
-    const std::string y = written(bounds.y(value));
-    page += "<line class=\"grid\" x1=\"76\" x2=\"636\" y1=\"" + y + "\" y2=\"" + y + "\"/><text x=\"70\" y=\"" + y +
-            "\" text-anchor=\"end\" dy=\"4\">" + written(value) + "</text>";
-  }
-  page += "<text x=\"76\" y=\"176\">step " + written(bounds.leftStep, "%.0f") +
-          "</text><text x=\"636\" y=\"176\" text-anchor=\"end\">" + written(bounds.rightStep, "%.0f") + "</text>";
-  for (std::size_t i = 0; i < chart.size(); ++i) {
-    page += "<polyline style=\"stroke:" + hue(i) + "\" points=\"";
-    for (const auto& [step, value] : chart[i].points) {
-      page += written(bounds.x(step), "%.1f") + "," + written(bounds.y(value), "%.1f") + " ";
-    }
-    page += "\"/>";
-  }
-  page += "</svg>";
-  for (std::size_t i = 0; chart.size() > 1 && i < chart.size(); ++i) {
-    page += "<span class=\"key\"><i style=\"background:" + hue(i) + "\"></i>" + escaped(chart[i].name) + "</span> ";
-  }
-  page += "</figure>\n";
-}
-
-void addRow(const std::string& first, const std::string& second, std::string& page) {
-  page += "<tr><th>" + escaped(first) + "</th><td>" + escaped(second) + "</td></tr>";
-}
-
-void addEvents(const std::vector<json>& steps, std::string& page) {
-  std::string rows;
+std::vector<Series> curvesOfGroups(const std::vector<json>& steps) {
+  std::vector<Series> all;
   for (const json& step : steps) {
-    const std::string number = "step " + step["step"].dump();
-    if (step.contains("straggler") && step["straggler"].is_string()) addRow(number, step["straggler"], rows);
-    if (step.contains("skipped") && step["skipped"] == true)
-      addRow(number, "no finite loss or gradient: skipped", rows);
-    const auto saving = step.find("checkpoint_seconds");
-    if (saving != step.end() && saving->is_number() && saving->get<double>() > 0) {
-      addRow(number, "a checkpoint held it up for " + written(*saving) + " s", rows);
+    const auto groups = step.find("gradient_norm_groups");
+    if (groups == step.end() || !groups->is_object()) continue;
+    for (const auto& [name, norm] : groups->items()) {
+      if (!norm.is_number()) continue;
+      auto series = std::ranges::find(all, name, &Series::name);
+      if (series == all.end()) {
+        const std::size_t count = all.size();
+        all.push_back({.name = name, .points = {}, .hue = count, .dashed = count >= 8});
+        series = all.end() - 1;
+      }
+      series->points.emplace_back(step["step"].get<double>(), norm.get<double>());
     }
   }
-  if (!rows.empty()) page += "<h2>What happened</h2><table>" + rows + "</table>\n";
+  return all;
 }
 
-void addConfiguration(std::string_view run, std::string& page) {
-  const json description = json::parse(run.begin(), run.end(), nullptr, false);
-  if (!description.is_object()) return;
-  page += "<h2>How it was made</h2><table>";
-  for (const auto& [name, value] : description.items()) {
-    if (name != "options") addRow(name, value.is_string() ? value.get<std::string>() : value.dump(), page);
+// The curve of each dataset that was evaluated, beside that of training.
+std::vector<Series> lossCurves(const RunRecord& record) {
+  std::vector<Series> all{curve(record.steps, "loss", "training")};
+  std::set<std::string> datasets;
+  for (const json& line : record.evaluations) datasets.insert(textOf(line, "evaluation"));
+  for (const std::string& dataset : datasets) {
+    std::vector<json> own;
+    for (const json& line : record.evaluations) {
+      if (textOf(line, "evaluation") == dataset) own.push_back(line);
+    }
+    all.push_back(curve(own, "loss", "on " + dataset, all.size()));
   }
-  const json options = description.value("options", json::object());
-  for (const auto& [name, value] : options.items()) {
-    addRow("--" + name, value.is_string() ? value.get<std::string>() : value.dump(), page);
-  }
-  page += "</table>\n";
+  return all;
 }
 
-constexpr const char* head =
-    "<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" "
-    "content=\"width=device-width,initial-scale=1\"><title>Tandem run</title><link rel=\"icon\" href=\"data:,\"><style>"
-    ":root{color-scheme:light dark;--ink:#1c1c1c;--paper:#fff;--line:#ccc}"
-    "@media(prefers-color-scheme:dark){:root{--ink:#e6e6e6;--paper:#161616;--line:#444}}"
-    "body{font:16px/1.5 "
-    "system-ui,sans-serif;color:var(--ink);background:var(--paper);max-width:70rem;margin:auto;padding:1rem}"
-    "main{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,30rem),1fr));gap:1rem}"
-    "figure{margin:0}figcaption{font-weight:600}svg{width:100%;height:auto}polyline{fill:none;stroke-width:1.5}"
-    "text{fill:var(--ink);font-size:13px}.grid{stroke:var(--line)}.key{font-size:.85rem;white-space:nowrap}"
-    ".key i{display:inline-block;width:.8em;height:.8em;margin-right:.3em}table{border-collapse:collapse;width:100%}"
-    "th{text-align:left;font-weight:600;vertical-align:top;padding-right:1rem;white-space:nowrap}"
-    "td{overflow-wrap:anywhere}tr{border-bottom:1px solid var(--line)}</style></head><body>\n";
+std::string tiles(const RunRecord& record) {
+  std::vector<std::pair<std::string, std::string>> tiles;
+  const auto add = [&](const std::string& name, const std::string& value) { tiles.emplace_back(name, value); };
+  const auto addMedian = [&](const std::string& name, const std::string& key, auto&& write) {
+    std::vector<double> values = valuesOf(record.steps, key);
+    if (!values.empty()) add(name, write(median(std::move(values))));
+  };
+  const auto asked = record.options.find("steps");
+  const bool knowsEnd = asked != record.options.end() && asked->second != "0";
+  add("steps", textOf(record.steps.back(), "step") + (knowsEnd ? " of " + asked->second : std::string()));
+  if (const std::vector<double> tokens = valuesOf(record.steps, "tokens"); !tokens.empty()) {
+    add("tokens", base::formatCount(tokens.back()));
+  }
+  if (const std::vector<double> losses = valuesOf(record.steps, "loss"); !losses.empty()) {
+    add("loss of the last step", page::readable(losses.back()));
+  }
+  if (const std::vector<double> losses = valuesOf(record.evaluations, "loss"); !losses.empty()) {
+    add("best loss of evaluations", page::readable(*std::ranges::min_element(losses)));
+  }
+  addMedian("tokens per second", "tokens_per_second", [](double value) { return page::readable(value); });
+  addMedian("MFU", "mfu", percent);
+  addMedian("of the matrix rate", "matrix_rate_share", percent);
+  addMedian("tokens per joule", "tokens_per_joule", [](double value) { return page::readable(value, 3); });
+  double seconds = 0;
+  for (const double one : valuesOf(record.steps, "step_seconds")) seconds += one;
+  add("in steps", base::formatDuration(seconds));
+  return page::tiles(tiles);
+}
 
-}  // namespace
+// Steps at which something happened that may have bent the curves.
+std::vector<double> marksOf(const RunRecord& record) {
+  std::set<double> marks;
+  for (const json& event : record.events) {
+    const std::string kind = textOf(event, "event");
+    if (kind == "resume" || kind == "straggler" || kind == "loss_spike" || kind == "skipped") {
+      marks.insert(event["step"].get<double>());
+    }
+  }
+  return {marks.begin(), marks.end()};
+}
 
-std::string reportHtml(std::string_view metrics, std::string_view run) {
-  std::vector<json> steps, evaluations;
-  for (json& record : records(metrics))
-    (record.contains("evaluation") ? evaluations : steps).push_back(std::move(record));
-  std::string page = head;
-  page += "<h1>Tandem run</h1><p>" + std::to_string(steps.size()) + " steps recorded";
-  if (!steps.empty()) page += ", the last is step " + steps.back()["step"].dump();
-  page += "</p><main>\n";
-  addChart("Loss", {curve(steps, "loss", "training"), curve(evaluations, "loss", "evaluation")}, page);
-  addChart("Tokens per second", {curve(steps, "tokens_per_second", "")}, page);
-  addChart("Share of the devices' peak (MFU)", {curve(steps, "mfu", "")}, page);
-  addChart("Share of the matrix rate", {curve(steps, "matrix_rate_share", "")}, page);
-  addChart("Learning rate", {curve(steps, "learning_rate", "")}, page);
-  addChart("Norm of the gradient", {curve(steps, "gradient_norm", "")}, page);
-  addChart("Seconds of a step, rank 0",
-           {curve(steps, "compute_seconds", "computing"), curve(steps, "wait_seconds", "waiting"),
-            curve(steps, "communication_seconds", "communication"), curve(steps, "data_seconds", "data")},
-           page);
+std::string charts(const RunRecord& record) {
+  const std::vector<json>& steps = record.steps;
+  const std::vector<double> marks = marksOf(record);
+  std::string html;
+  const auto add = [&](const std::string& title, std::vector<Series> series, bool fromZero) {
+    html += page::drawn(
+        {.title = title, .series = std::move(series), .abscissa = "step", .fromZero = fromZero, .marks = marks});
+  };
+  add("Loss", lossCurves(record), false);
+  add("Tokens per second", {curve(steps, "tokens_per_second")}, true);
+  add("Share of the devices' peak (MFU)", {curve(steps, "mfu")}, true);
+  add("Share of the matrix rate", {curve(steps, "matrix_rate_share")}, true);
+  add("Learning rate", {curve(steps, "learning_rate")}, true);
+  add("Norm of the gradient", {curve(steps, "gradient_norm")}, false);
+  add("Norm of the gradient, by part of the model", curvesOfGroups(steps), false);
+  add("Loss scale", {curve(steps, "loss_scale")}, false);
+  add("Seconds of a step, rank 0",
+      {curve(steps, "compute_seconds", "computing", 0), curve(steps, "wait_seconds", "waiting", 1),
+       curve(steps, "communication_seconds", "communication", 2), curve(steps, "data_seconds", "data", 3)},
+      true);
   for (const auto& [key, title] : std::array<std::pair<const char*, const char*>, 6>{{
            {"rank_compute_seconds", "Seconds computing, by rank"},
            {"rank_communication_seconds", "Seconds communicating and waiting in it, by rank"},
@@ -231,12 +168,126 @@ std::string reportHtml(std::string_view metrics, std::string_view run) {
            {"rank_power_watts", "Power in W, by rank"},
            {"rank_temperature_celsius", "Temperature in degrees C, by rank"},
        }}) {
-    addChart(title, curvesOfRanks(steps, key), page);
+    add(title, curvesOfRanks(steps, key), std::string_view(key).ends_with("seconds"));
   }
-  page += "</main>\n";
-  addEvents(steps, page);
-  addConfiguration(run, page);
-  return page + "</body></html>\n";
+  if (html.empty()) return html;
+  const char* note = marks.empty() ? "" : "<p class=\"sub\">Dotted lines: what happened then is told below.</p>";
+  return "<h2>Curves</h2>" + std::string(note) + "<div class=\"charts\">\n" + html + "</div>\n";
+}
+
+// How each rank spent its time, of all steps together, and the state of its device in the middle of them.
+std::string ranks(const RunRecord& record) {
+  const auto hosts = record.description.find("hosts");
+  const std::vector<Series> computing = curvesOfRanks(record.steps, "rank_compute_seconds");
+  Rows rows{{"rank", "host", "computing", "waiting", "communication", "data", "clock", "power", "temperature"}};
+  const auto valuesOfRank = [&](const char* key, std::size_t rank) {
+    std::vector<double> values;
+    const std::vector<Series> curves = curvesOfRanks(record.steps, key);
+    if (rank < curves.size()) {
+      for (const auto& [step, value] : curves[rank].points) values.push_back(value);
+    }
+    return values;
+  };
+  double all = 0;
+  for (const double seconds : valuesOf(record.steps, "step_seconds")) all += seconds;
+  for (std::size_t rank = 0; rank < computing.size(); ++rank) {
+    const bool hasHost = hosts != record.description.end() && hosts->is_array() && rank < hosts->size();
+    rows.push_back(
+        {std::to_string(rank), hasHost && (*hosts)[rank].is_string() ? (*hosts)[rank].get<std::string>() : "-"});
+    for (const char* key :
+         {"rank_compute_seconds", "rank_wait_seconds", "rank_communication_seconds", "rank_data_seconds"}) {
+      double sum = 0;
+      for (const double seconds : valuesOfRank(key, rank)) sum += seconds;
+      rows.back().push_back(all > 0 ? percent(sum / all) : "-");
+    }
+    for (const auto& [key, unit] : std::array<std::pair<const char*, const char*>, 3>{
+             {{"rank_clock_megahertz", " MHz"}, {"rank_power_watts", " W"}, {"rank_temperature_celsius", " °C"}}}) {
+      std::vector<double> values = valuesOfRank(key, rank);
+      rows.back().push_back(values.empty() ? "-" : page::readable(median(std::move(values))) + unit);
+    }
+  }
+  // What no rank told of is left out.
+  for (std::size_t column = rows[0].size(); column-- > 0;) {
+    const bool isEmpty = std::all_of(rows.begin() + 1, rows.end(), [&](const auto& row) { return row[column] == "-"; });
+    if (!isEmpty) continue;
+    for (auto& row : rows) row.erase(row.begin() + static_cast<std::ptrdiff_t>(column));
+  }
+  return page::table("Ranks", rows);
+}
+
+std::string checkpoints(const std::vector<json>& steps) {
+  std::size_t count = 0;
+  double longest = 0, longestStep = 0;
+  for (const json& step : steps) {
+    const double seconds = numberOf(step, "checkpoint_seconds").value_or(0);
+    if (seconds <= 0) continue;
+    ++count;
+    if (seconds > longest) std::tie(longest, longestStep) = std::pair(seconds, step["step"].get<double>());
+  }
+  if (count == 0) return {};
+  return std::to_string(count) + " checkpoints were taken while it trained; the longest wait for one was " +
+         base::formatDuration(longest) + ", before step " + page::readable(longestStep) + ".";
+}
+
+std::string happenings(const RunRecord& record) {
+  Rows rows{{"step", "when", "what", ""}};
+  std::vector<const json*> events;
+  for (const json& event : record.events) {
+    if (textOf(event, "event") != "sample") events.push_back(&event);
+  }
+  const std::size_t first = events.size() > mostEvents ? events.size() - mostEvents : 0;
+  for (std::size_t i = first; i < events.size(); ++i) {
+    std::string kind = textOf(*events[i], "event");
+    std::ranges::replace(kind, '_', ' ');
+    std::string time = textOf(*events[i], "time");
+    std::ranges::replace(time, 'T', ' ');
+    rows.push_back({textOf(*events[i], "step"), time, kind, textOf(*events[i], "text")});
+  }
+  std::string html = page::table("What happened", rows);
+  if (first > 0) html += "<p class=\"sub\">Before that " + std::to_string(first) + " more, in events.jsonl.</p>\n";
+  if (const std::string text = checkpoints(record.steps); !text.empty()) html += "<p class=\"sub\">" + text + "</p>\n";
+  return html;
+}
+
+// The newest first; of a step that was taken twice, what was written the second time.
+std::string samples(const RunRecord& record) {
+  std::map<std::int64_t, std::map<std::string, std::string>, std::greater<>> byStep;
+  for (const json& event : record.events) {
+    if (textOf(event, "event") != "sample") continue;
+    byStep[event["step"].get<std::int64_t>()][textOf(event, "prompt")] = textOf(event, "text");
+  }
+  if (byStep.empty()) return {};
+  std::string html = "<h2>What it writes</h2><div class=\"card\">";
+  std::size_t shown = 0;
+  for (const auto& [step, texts] : byStep) {
+    if (shown++ == mostSampleSteps) break;
+    html += "<p class=\"sub\">after step " + std::to_string(step) + "</p>";
+    for (const auto& [prompt, text] : texts) {
+      html += "<blockquote><b>" + page::escaped(prompt) + "</b>" + page::escaped(text) + "</blockquote>";
+    }
+  }
+  return html + "</div>\n";
+}
+
+std::string configuration(const RunRecord& record) {
+  Rows rows{{"", ""}};
+  for (const auto& [name, value] : record.description.items()) {
+    if (name != "options") rows.push_back({name, value.is_string() ? value.get<std::string>() : value.dump()});
+  }
+  for (const auto& [name, value] : record.options) rows.push_back({"--" + name, value});
+  return page::table("How it was made", rows);
+}
+
+}  // namespace
+
+std::string reportHtml(const RunRecord& record) {
+  const std::string output = record.options.contains("output") ? record.options.at("output") : std::string();
+  std::string html = page::begin("Tandem run" + (output.empty() ? std::string() : " " + output));
+  html += "<p class=\"sub\">" + std::to_string(record.steps.size()) + " steps recorded</p>";
+  if (!record.steps.empty()) html += tiles(record);
+  html += charts(record) + ranks(record) + happenings(record) + samples(record);
+  if (record.description.is_object()) html += configuration(record);
+  return html + page::end();
 }
 
 }  // namespace tandem::telemetry

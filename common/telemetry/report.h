@@ -1,13 +1,13 @@
 #pragma once
-// report.html: what a run recorded, as one page that needs no network and no script: curves, who waited for whom, what
-// happened, how it was made. Light or dark as the reader's system is, and narrow enough for a phone.
+// report.html: what a run recorded, as one page that needs no network and no script: how it stands, curves, who waited
+// for whom, what happened, what the model writes, how it was made.
 
 #include <string>
-#include <string_view>
+
+#include "common/telemetry/run_record.h"
 
 namespace tandem::telemetry {
 
-// Of the texts of metrics.jsonl and run.json. Lines that are no record are passed over.
-std::string reportHtml(std::string_view metrics, std::string_view run);
+std::string reportHtml(const RunRecord& record);
 
 }  // namespace tandem::telemetry

@@ -47,6 +47,10 @@ std::string whyNotRunnable(const TrainOptions& options, const sharding::Grid& gr
   if (options.fp8 && (grid.tensor > 1 || grid.pipeline > 1)) {
     return "--fp8 keeps one scale a matrix, which tp and pp share out over ranks; use tp=1 and pp=1";
   }
+  if (!options.samplePrompts.empty() && (options.adapters || grid.tensor > 1 || grid.pipeline > 1 || grid.zero > 2)) {
+    return "--sample-prompt lets rank 0 write, which needs all weights there, and no adapters beside them; leave it "
+           "out";
+  }
   if (options.adapters && (grid.tensor > 1 || grid.pipeline > 1 || grid.context > 1)) {
     return "adapters are learned by data-parallel ranks alone; use dp=" + std::to_string(grid.ranks());
   }

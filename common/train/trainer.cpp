@@ -148,6 +148,10 @@ Trainer::Trainer(comm::Communicator& communicator, const Device& device, TrainOp
     options_.optimizer.seed = options_.seed;
     openData();
     checkFit(ofBase.tokenizer);
+    if (communicator_.rank() == 0 && !options_.samplePrompts.empty()) {
+      samples_.emplace(options_.samplePrompts, options_.sampleTokens, data_->dataset(0).description().tokenizer,
+                       configuration_);
+    }
     if (options_.steps == 0) options_.steps = (options_.epochs * data_->rowCount() + shape_.rows - 1) / shape_.rows;
     options_.schedule.steps = options_.steps;
   });
@@ -287,7 +291,9 @@ void Trainer::resumeOrInitialise() {
   comm::agreeOn(communicator_, [&] {
     if (communicator_.rank() != 0) return;
     metrics_->cutBackTo(progress_.step);
-    events_.emplace(options_.output / "tensorboard", progress_.step);
+    tensorBoard_.emplace(options_.output / "tensorboard", progress_.step);
+    events_.emplace(options_.output / "events.jsonl");
+    note(progress_.step > 0 ? "resume" : "start", "on " + std::to_string(communicator_.size()) + " ranks");
     base::replaceFile(options_.output / "run.json", runDescription_ + "\n");
   });
 }
@@ -427,11 +433,13 @@ int Trainer::run() {
     if (last || stopped || patienceIsOver() || due(options_.checkpointEvery)) save();
   }
   writer_->finish();
+  const bool early = progress_.step < options_.steps && !patienceIsOver();
+  note(early ? "stop" : "end", early ? "after a complete checkpoint, to go on later" : "all is done");
   writeReport();
   if (options_.profile) {
     TANDEM_LOG(info) << "seconds by operator:\n" << profile_.text();
   }
-  if (progress_.step < options_.steps && !patienceIsOver()) {
+  if (early) {
     TANDEM_LOG(info) << "stopped at step " << progress_.step << " of " << options_.steps
                      << " after a complete checkpoint; run the same command to go on";
     return base::exitSubmitAgain;
@@ -519,6 +527,7 @@ void Trainer::guardAgainstBadSteps(const StepResult& result) {
   badSamples_ += (badSamples_.empty() ? "" : ", ") + std::to_string(progress_.nextSample - shape_.rows) + " to " +
                  std::to_string(progress_.nextSample - 1);
   TANDEM_LOG(warning) << "step " << progress_.step << " gave no finite loss or gradient and was skipped on all ranks";
+  note("skipped", "no finite loss or gradient");
   if (badSteps_ < options_.maxBadSteps) return;
   comm::agree(communicator_,
               Error(ErrorKind::numeric, std::to_string(badSteps_) +
@@ -534,15 +543,21 @@ void Trainer::record(const StepResult& result, double learningRate, double dataS
                                                             .dataSeconds = dataSeconds});
   if (seen.straggler) {
     TANDEM_LOG(warning) << "step " << progress_.step << ": " << seen.straggler->text;
+    note("straggler", seen.straggler->text);
     straggles_ = options_.onStraggler == OnStraggler::checkpointAndExit;
   }
   if (!metrics_) return;
+  if (const std::optional<std::string> spike = lossWatch_.add(result.loss)) {
+    TANDEM_LOG(warning) << "step " << progress_.step << ": " << *spike;
+    note("loss_spike", *spike);
+  }
   telemetry::StepMetrics m;
   m.step = progress_.step;
   m.tokens = progress_.tokens;
   m.loss = result.loss;
   m.learningRate = learningRate;
   m.gradientNorm = result.gradientNorm;
+  m.gradientNormGroups = result.gradientNormGroups;
   m.stepSeconds = stepSeconds + checkpointSeconds_;
   m.computeSeconds = result.computeSeconds;
   m.waitSeconds = result.waitSeconds;
@@ -562,7 +577,7 @@ void Trainer::record(const StepResult& result, double learningRate, double dataS
   m.skipped = result.skipped;
   lastStepMetrics_ = telemetry::toJson(m);
   metrics_->append(lastStepMetrics_);
-  events_->append(m);
+  tensorBoard_->append(m);
   if (Clock::now() - lastLine_ < std::chrono::seconds(10) && progress_.step != options_.steps) return;
   lastLine_ = Clock::now();
   char numbers[96];
@@ -599,13 +614,35 @@ void Trainer::evaluateAll() {
     if (options_.keepBest && dataset == validation_.front()) noteBest(result.loss);
     lastEvaluations_.push_back(telemetry::toJson(m));
     if (metrics_) metrics_->append(lastEvaluations_.back());
-    if (events_) events_->append(m);
+    if (tensorBoard_) tensorBoard_->append(m);
     char numbers[96];
     std::snprintf(numbers, sizeof numbers, "loss %.4f, perplexity %.2f, %.4f bits per byte", m.loss, m.perplexity(),
                   m.bitsPerByte);
     TANDEM_LOG(info) << "step " << m.step << " on " << m.evaluation << ": " << numbers << " (" << m.tokens
                      << " tokens)";
   }
+  writeSamples();
+}
+
+// Rank 0 writes while the others wait for it in what comes next.
+void Trainer::writeSamples() {
+  if (options_.samplePrompts.empty()) return;
+  comm::agreeOn(communicator_, [&] {
+    if (!samples_) return;
+    const std::vector<std::string> texts = samples_->write(step_->parameters(), device_);
+    for (std::size_t i = 0; i < texts.size(); ++i) {
+      events_->append({.step = progress_.step, .kind = "sample", .text = texts[i], .prompt = samples_->prompts()[i]});
+      // A line, and whole characters, whatever an untrained model writes.
+      const json whole = samples_->prompts()[i] + texts[i];
+      TANDEM_LOG(info) << "step " << progress_.step
+                       << " writes: " << whole.dump(-1, ' ', false, json::error_handler_t::replace);
+    }
+  });
+}
+
+// In events.jsonl, on rank 0.
+void Trainer::note(const std::string& kind, const std::string& text) {
+  if (events_) events_->append({.step = progress_.step, .kind = kind, .text = text, .prompt = {}});
 }
 
 void Trainer::evaluatePairs(std::size_t validation) {
@@ -619,7 +656,7 @@ void Trainer::evaluatePairs(std::size_t validation) {
   if (options_.keepBest && validation == 0) noteBest(m.loss);
   lastEvaluations_.push_back(telemetry::toJson(m));
   if (metrics_) metrics_->append(lastEvaluations_.back());
-  if (events_) events_->append(m);
+  if (tensorBoard_) tensorBoard_->append(m);
   char numbers[96];
   std::snprintf(numbers, sizeof numbers, "loss %.4f, reward margin %.4f, accuracy %.3f", m.loss,
                 m.preference->rewardMargin, m.preference->rewardAccuracy);
@@ -675,6 +712,7 @@ void Trainer::save() {
   if (savedStep_ == progress_.step) return;
   const Clock::time_point start = Clock::now();
   if (metrics_) metrics_->sync();
+  if (tensorBoard_) tensorBoard_->sync();
   if (events_) events_->sync();
   const checkpoint::Metadata metadata{
       .step = progress_.step,
@@ -697,7 +735,9 @@ void Trainer::writeReport() const {
   if (!metrics_) return;
   try {
     const std::string metrics = base::readFile(options_.output / "metrics.jsonl");
-    base::replaceFile(options_.output / "report.html", telemetry::reportHtml(metrics, runDescription_));
+    const std::string events = base::readFile(options_.output / "events.jsonl");
+    base::replaceFile(options_.output / "report.html",
+                      telemetry::reportHtml(telemetry::readRecord(metrics, runDescription_, events)));
   } catch (const Error& error) {
     TANDEM_LOG(warning) << "report.html was not written: " << error.message();
   }

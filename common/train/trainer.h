@@ -13,11 +13,14 @@
 #include "common/data/batch_stream.h"
 #include "common/model/configuration.h"
 #include "common/telemetry/event_file.h"
+#include "common/telemetry/event_log.h"
+#include "common/telemetry/loss_watch.h"
 #include "common/telemetry/metrics.h"
 #include "common/telemetry/run_health.h"
 #include "common/train/adapters.h"
 #include "common/train/loss_evaluator.h"
 #include "common/train/options.h"
+#include "common/train/text_samples.h"
 #include "common/train/training_step.h"
 
 namespace tandem::train {
@@ -61,8 +64,10 @@ class Trainer {
   void guardAgainstBadSteps(const StepResult& result);
   void reportAttention();
   void record(const StepResult& result, double learningRate, double dataSeconds, double stepSeconds);
+  void note(const std::string& kind, const std::string& text);
   void evaluateAll();
   void evaluatePairs(std::size_t validation);
+  void writeSamples();
   void save();
   void writeReport() const;
   void noteBest(double loss);
@@ -87,7 +92,10 @@ class Trainer {
   std::unique_ptr<LossEvaluator> evaluator_;
   std::unique_ptr<checkpoint::Writer> writer_;
   std::optional<telemetry::MetricsFile> metrics_;  // on rank 0, as the next
-  std::optional<telemetry::EventFile> events_;
+  std::optional<telemetry::EventFile> tensorBoard_;
+  std::optional<telemetry::EventLog> events_;
+  telemetry::LossWatch lossWatch_;
+  std::optional<TextSamples> samples_;    // on rank 0, where they are asked for
   std::string lastStepMetrics_ = "null";  // as it stands in the file
   std::vector<std::string> lastEvaluations_;
   runtime::Profile profile_;

@@ -127,6 +127,7 @@ TrainingStep::TrainingStep(const model::Configuration& configuration, const Trai
   optimizer_ = std::make_unique<optim::Optimizer>(
       options.optimizer, parameterTraits(configuration, layout, options.optimizer.method), *parameters_, communicator,
       groups_.device().replicas(), device.backend, device.stream);
+  if (options.gradientNormGroups) gradientGroups_.emplace(configuration, layout, *optimizer_);
   const graph::Program whole = model::buildLoss(configuration, 1, 1, options.storage);
   makeExchange(sharding::sharedByStages(whole, groups_.grid().pipeline));
   makeSlots(sharding::placeReduceScatters(program, layout), device);
@@ -208,6 +209,7 @@ StepResult TrainingStep::run(const data::Batch& rows, std::int64_t step, double 
   }
   result.raised = (sums[1] > 0 ? stopRequested : 0) | (sums[2] > 0 ? saveFailed : 0);
   result.gradientNorm = optimizer_->gradientNorm() / lossScale;
+  if (gradientGroups_) result.gradientNormGroups = gradientGroups_->norms(lossScale, communicator_);
   result.communicationSeconds = secondsSince(start);
 
   result.skipped = !std::isfinite(result.loss) || !std::isfinite(result.gradientNorm);

@@ -3,6 +3,8 @@
 
 #include <memory>
 #include <optional>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "common/comm/communicator.h"
@@ -16,6 +18,7 @@
 #include "common/sharding/partition.h"
 #include "common/train/device.h"
 #include "common/train/fp8_scaling.h"
+#include "common/train/gradient_groups.h"
 #include "common/train/options.h"
 #include "common/train/rank_groups.h"
 
@@ -26,9 +29,10 @@ constexpr std::int64_t stopRequested = 1;  // a signal came, or the time is up
 constexpr std::int64_t saveFailed = 2;     // the checkpoint being written in the background failed
 
 struct StepResult {
-  double loss = 0;                  // mean over the target tokens of all ranks, or over the pairs
-  double gradientNorm = 0;          // before clipping, the loss scale taken off
-  std::int64_t targets = 0;         // of all ranks
+  double loss = 0;           // mean over the target tokens of all ranks, or over the pairs
+  double gradientNorm = 0;   // before clipping, the loss scale taken off
+  std::int64_t targets = 0;  // of all ranks
+  std::vector<std::pair<std::string, double>> gradientNormGroups;  // where that is asked
   bool skipped = false;             // loss or gradient was not finite: nothing was changed
   bool overflowed = false;          // skipped for the loss scale, which has been halved: no fault of the data
   std::optional<double> lossScale;  // that the step was computed with; float16 only
@@ -88,6 +92,7 @@ class TrainingStep {
   std::unique_ptr<optim::GradientExchange> exchange_;
   std::optional<optim::LossScaler> scaler_;
   std::unique_ptr<Fp8Scaling> fp8_;
+  std::optional<GradientGroups> gradientGroups_;
   std::vector<std::unique_ptr<Slot>> slots_;
   LogProbabilities reference_;
   std::vector<float> tokenWeights_;  // of the step's rows, where pairs are learned

@@ -13,6 +13,7 @@ default_settings() {
     bin=build/cpu/bin     # the executables
     # What the chain makes: tokenizer.json, train.h5, val.h5, model/, chat/, evaluation.json, samples.json, answers.json, exports
     run=
+    data=                 # where the tokenizer and the tokens are: set by the scripts
     corpus=()             # text files, folders or patterns
     conversations=()      # .jsonl files to finetune on; empty: the model is not finetuned
     tokenizer=            # one to use as it is; without it one is trained and kept in the run folder
@@ -108,10 +109,22 @@ read_profile() {
     [[ $max_restarts =~ ^[0-9]+$ ]] || profile_error "max_restarts is '$max_restarts'; it must be a whole number"
     [[ -n $run ]] || profile_error "run, the folder for what the chain makes, is not set"
     [[ -x $bin/pretrain ]] || profile_error "bin is '$bin', which has no executable pretrain; build first, or set bin"
+    take_submission
     ((keepalive_time + keepalive_interval * keepalive_probes > watchdog)) ||
         profile_error "keepalive_time + keepalive_interval * keepalive_probes must be longer than watchdog ($watchdog s)," \
             "or a cut link ends the run before the watchdog has named the lost rank"
     use_profile
+}
+
+# What submit.sh asks for beside the profile: a recipe instead of the profile's, and a seed, whose run lies in a folder of
+# its own, beside the tokens that all seeds share.
+take_submission() {
+    data=$run
+    if [[ -n ${TANDEM_RECIPE:-} ]]; then pretrain_options=(--config "$TANDEM_RECIPE"); fi
+    [[ -n ${TANDEM_SEED:-} ]] || return 0
+    run=$run/seed-$TANDEM_SEED
+    pretrain_options+=(--seed "$TANDEM_SEED")
+    finetune_options+=(--seed "$TANDEM_SEED")
 }
 
 # What launch needs to know of it.

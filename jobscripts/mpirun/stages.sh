@@ -5,7 +5,7 @@
 #
 # shellcheck disable=SC2154  # the settings come from read_profile
 
-tokenizer_file() { echo "${tokenizer:-$run/tokenizer.json}"; }
+tokenizer_file() { echo "${tokenizer:-$data/tokenizer.json}"; }
 
 tokenize_stage() {
     local text=(--input "${corpus[@]}") dictionary
@@ -18,9 +18,9 @@ tokenize_stage() {
         launch "$ranks" "$bin/tokenize" train "${text[@]}" "${train_tokenizer_options[@]}" --threads "$threads" \
             --output "$dictionary" || return
     fi
-    [[ ! -s $run/train.h5 || ! -s $run/val.h5 ]] || return 0
+    [[ ! -s $data/train.h5 || ! -s $data/val.h5 ]] || return 0
     launch "$ranks" "$bin/tokenize" encode --tokenizer "$dictionary" "${text[@]}" "${encode_options[@]}" \
-        --threads "$threads" --output "$run/train.h5" --val-output "$run/val.h5"
+        --threads "$threads" --output "$data/train.h5" --val-output "$data/val.h5"
 }
 
 # Is every node fit for pretrain? Leaves its table in preflight.txt. Gives 4 for a no-go, by the profile's policy.
@@ -28,8 +28,8 @@ preflight_stage() {
     local code=0
     [[ $preflight_policy != off ]] || return 0
     export TANDEM_WATCHDOG=${watchdog}s
-    launch "$ranks" "$bin/preflight" "${pretrain_options[@]}" "${preflight_options[@]}" --data "$run/train.h5" \
-        --val "$run/val.h5" --threads "$threads" --output "$run/model" >"$run/preflight.partial" || code=$?
+    launch "$ranks" "$bin/preflight" "${pretrain_options[@]}" "${preflight_options[@]}" --data "$data/train.h5" \
+        --val "$data/val.h5" --threads "$threads" --output "$run/model" >"$run/preflight.partial" || code=$?
     ((code == 0 || code == 4)) || return "$code"
     mv "$run/preflight.partial" "$run/preflight.txt"
     cat "$run/preflight.txt"
@@ -45,7 +45,7 @@ pretrain_stage() {
     local limit=()
     [[ -z $1 ]] || limit=(--time-limit "${1}s")
     export TANDEM_WATCHDOG=${watchdog}s
-    launch_stoppable "$ranks" "$bin/pretrain" "${pretrain_options[@]}" --data "$run/train.h5" --val "$run/val.h5" \
+    launch_stoppable "$ranks" "$bin/pretrain" "${pretrain_options[@]}" --data "$data/train.h5" --val "$data/val.h5" \
         --threads "$threads" --output "$run/model" "${limit[@]}"
 }
 
@@ -64,7 +64,7 @@ finetune_stage() {
 
 evaluate_stage() {
     export TANDEM_WATCHDOG=${watchdog}s
-    launch "$ranks" "$bin/evaluate" loss --checkpoint "$run/model" --data "$run/val.h5" "${loss_options[@]}" \
+    launch "$ranks" "$bin/evaluate" loss --checkpoint "$run/model" --data "$data/val.h5" "${loss_options[@]}" \
         --threads "$threads" --json >"$run/evaluation.partial" || return
     mv "$run/evaluation.partial" "$run/evaluation.json"
     cat "$run/evaluation.json"

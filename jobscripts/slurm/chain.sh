@@ -2,10 +2,12 @@
 # Submits tokenize -> pretrain -> finetune -> evaluate -> convert to Slurm, each to start when the one before has succeeded, and prints a line
 # a job: stage and job id.
 #
-#   slurm/chain.sh [--dry-run] [--from STAGE] PROFILE
+#   slurm/chain.sh [--dry-run] [--from STAGE] [--only STAGE] [--after JOB] PROFILE
 #
 #   --dry-run      prints the commands instead
 #   --from STAGE   begins with pretrain, finetune, evaluate or convert
+#   --only STAGE   submits that one alone
+#   --after JOB    the first begins once that job has succeeded
 #
 # A job that is queued again keeps its id, so those after it wait for its last turn. Where one fails, those after it are
 # cancelled. The log of a job is in the run folder, as tandem-STAGE-ID.log.
@@ -16,8 +18,8 @@ here=$(dirname "$(realpath "${BASH_SOURCE[0]}")")
 source "$here/../mpirun/launch.sh"
 source "$here/../mpirun/profile.sh"
 
-usage() { echo "usage: $0 [--dry-run] [--from tokenize|pretrain|finetune|evaluate|convert] PROFILE" >&2; exit 2; }
-dry_run=
+usage() { echo "usage: $0 [--dry-run] [--from|--only tokenize|pretrain|finetune|evaluate|convert] [--after JOB] PROFILE" >&2; exit 2; }
+dry_run='' previous=''
 stages=(tokenize pretrain finetune evaluate convert)
 while (($#)); do
     case $1 in
@@ -33,6 +35,12 @@ while (($#)); do
             esac
             shift 2
             ;;
+        --only)
+            [[ ${2:-} =~ ^(tokenize|pretrain|finetune|evaluate|convert)$ ]] || usage
+            stages=("$2")
+            shift 2
+            ;;
+        --after) previous=${2:?}; shift 2 ;;
         -*) usage ;;
         *) break ;;
     esac
@@ -42,16 +50,17 @@ read_profile "$1"
 # shellcheck disable=SC2154  # the settings come from read_profile
 ((${#conversations[@]} > 0)) || mapfile -t stages < <(printf '%s\n' "${stages[@]}" | grep -vx finetune)
 
-previous=
 for stage in "${stages[@]}"; do
     # shellcheck disable=SC2154  # the settings come from read_profile
     [[ $stage != convert || ${#exports[@]} -gt 0 ]] || continue # nothing to make
     time=${stage}_time
     # shellcheck disable=SC2154  # the settings come from read_profile
+    environment=ALL,TANDEM_FOLDER=$PWD${TANDEM_RECIPE:+,TANDEM_RECIPE=$TANDEM_RECIPE}${TANDEM_SEED:+,TANDEM_SEED=$TANDEM_SEED}
     command=(sbatch --parsable --nodes="$nodes" --ntasks-per-node="$ranks_per_node" --cpus-per-task="$threads"
-        --time="${!time}" --output="$run/%x-%j.log" --export="ALL,TANDEM_FOLDER=$PWD")
+        --time="${!time}" --output="$run/%x-%j.log" --export="$environment")
     [[ -z $partition ]] || command+=(--partition="$partition")
     [[ -z $account ]] || command+=(--account="$account")
+    [[ ! -s $run/bad-nodes ]] || command+=(--exclude="$(cut -d ' ' -f 1 "$run/bad-nodes" | sort -u | paste -sd,)")
     # afterok: once that job has succeeded; kill-on-invalid-dep: once it cannot any more, this one is cancelled.
     [[ -z $previous ]] || command+=(--dependency="afterok:$previous" --kill-on-invalid-dep=yes)
     command+=("${sbatch_options[@]}" "jobscripts/slurm/$stage.sbatch" "$profile")

@@ -6,7 +6,8 @@
 #
 #   exit code                                        the job is
 #   75 (saved: time limit or signal)                 queued again
-#   2 usage, 3 bad input data, 4 no-go               failed: it would be the same again
+#   4 no-go that names some of the job's nodes       queued again, without these nodes
+#   2 usage, 3 bad input data, 4 no-go of all        failed: it would be the same again
 #   1, a node of the job no longer answers           queued again
 #   1, after newer checkpoints than it began with    queued again
 #   1, otherwise                                     failed
@@ -56,13 +57,43 @@ job_state() { squeue --noheader --jobs="$SLURM_JOB_ID" --states=all --format=%T;
 
 queue_again() {
     say "queued again: $*"
+    trap '' TERM # there is something left to do while Slurm ends this script
     scontrol requeue "$SLURM_JOB_ID" || return
+    leave_out_bad_nodes
+    trap - TERM
     sleep 60 & # Slurm ends this script now
     wait $!
 }
 
+# The run folder's bad-nodes, a line a node: its name, and why later starts are not to be put on it. For people to strike
+# out again.
+note_bad_node() { # NODE REASON
+    [[ ! -f $run/bad-nodes ]] || ! grep -q "^$1 " "$run/bad-nodes" || return 0
+    echo "$1 $(date '+%F %T') job $SLURM_JOB_ID: $2" >>"$run/bad-nodes"
+    say "node $1 will be left out: $2"
+}
+
+# Slurm takes this only of a job that waits.
+leave_out_bad_nodes() {
+    [[ -s $run/bad-nodes ]] || return 0
+    scontrol update jobid="$SLURM_JOB_ID" excnodelist="$(cut -d ' ' -f 1 "$run/bad-nodes" | sort -u | paste -sd,)" ||
+        say "the nodes in $run/bad-nodes could not be left out"
+}
+
+# Notes those nodes of the job that preflight's no-go lines name. False where it names none, or all of them: then there is
+# nothing to choose.
+note_nodes_of_no_go() {
+    local node own bad=()
+    mapfile -t own < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
+    for node in "${own[@]}"; do
+        ! grep -E '^ *no-go' "$run/preflight.txt" | grep -qw -- "$node" || bad+=("$node")
+    done
+    ((${#bad[@]} > 0 && (${#bad[@]} < ${#own[@]} || ${#own[@]} == 1))) || return 1
+    for node in "${bad[@]}"; do note_bad_node "$node" "preflight's no-go"; done
+}
+
 run_job() {
-    local stage=$1 code=0 first lost seconds=
+    local stage=$1 code=0 first lost node seconds=
     read_profile "$2"
     ((${SLURM_NTASKS:-$ranks} == ranks)) ||
         profile_error "nodes x ranks_per_node are $ranks ranks, but the job has ${SLURM_NTASKS:-}; submit it by slurm/chain.sh" \
@@ -86,7 +117,11 @@ run_job() {
     trap '' USR1
     trap - TERM INT HUP # Slurm may end this script now
     say "$stage ended with exit code $code, newest checkpoint: step $(newest_step)"
-    case $code in 0 | 2 | 3 | 4) exit "$code" ;; esac
+    case $code in 0 | 2 | 3) exit "$code" ;; esac
+    if ((code == 4)); then
+        note_nodes_of_no_go || exit 4
+        queue_again "on other nodes" || exit 4
+    fi
     # Cancelled, or queued again by Slurm itself: to stay so.
     if [[ $(job_state) != RUNNING ]]; then
         say "Slurm is ending this turn: $(job_state)"
@@ -99,6 +134,8 @@ run_job() {
     if [[ -n $lost ]]; then
         say "node $(paste -sd, <<<"$lost") is lost; waiting for Slurm to notice"
         await_slurm
+        # It has seen nothing.
+        while read -r node; do note_bad_node "$node" "it started no process"; done <<<"$lost"
         queue_again "a node was lost" || exit "$code"
     elif ((code > 128)); then
         queue_again "a rank was killed" || exit "$code"

@@ -7,10 +7,13 @@
 #      on by itself each time, from its newest checkpoint
 #   4  a job that is cancelled stays so
 #   5  a job submitted by hand works, but not with other resources than the profile's
+#   6  a node that preflight finds bad is left out from then on; runs of several seeds share their tokens
+#   7  a run that a more urgent job drives out goes on afterwards; one that fills its disk fails, and goes on with more room
+#   8  conversations: finetuning in the chain
 #
 #   tests/cluster/slurm.sh [--bin FOLDER] [--if-asked]       (fixture.sh explains the options)
 #
-# Takes about two minutes. Leaves nothing behind; logs are printed when it fails.
+# Takes about five minutes. Leaves nothing behind; logs are printed when it fails.
 #
 # shellcheck source-path=SCRIPTDIR
 set -euo pipefail
@@ -29,6 +32,7 @@ finish() {
         tail -n 30 "$folder"/slurm/log/*.log || true
     fi
     cluster_down "$folder/slurm"
+    ! mountpoint -q "$folder/crowded/model" || umount "$folder/crowded/model"
     rm -rf "$folder"
 }
 trap finish EXIT
@@ -202,6 +206,88 @@ test_a_cancelled_job_stays_cancelled() {
     echo "passed: a cancelled job stays cancelled"
 }
 
+# Both runs at once, a node each; preflight here is a program that calls the first node that it sees bad.
+test_a_bad_node_is_left_out_and_seeds_share_their_tokens() {
+    local program id seed
+    make_profile seeds 60
+    mkdir "$folder/suspicious"
+    for program in "$bin"/*; do ln -s "$program" "$folder/suspicious"; done
+    rm -f "$folder/suspicious/preflight"
+    cat >"$folder/suspicious/preflight" <<PROGRAM
+#!/bin/sh
+[ -s $folder/bad ] || hostname >$folder/bad
+[ "\$(hostname)" = "\$(cat $folder/bad)" ] || { echo "go      processor   \$(hostname)"; exit 0; }
+echo "no-go   matrix products   \$(hostname)   0.41 x of what others reach"
+exit 4
+PROGRAM
+    chmod +x "$folder/suspicious/preflight"
+    printf '%s\n' nodes=1 "bin=$folder/suspicious" preflight_policy=stop >>"$folder/seeds.env"
+    cp "$folder/chain"/{tokenizer.json,train.h5,val.h5} "$folder/seeds"
+    local submission=("$tree/jobscripts/submit.sh" --profile "$folder/seeds.env" --seeds "1,2")
+    [[ $("${submission[@]}" --dry-run | grep -c '^sbatch ') == 5 ]] || fail "--dry-run: not the tokens once and two jobs a seed"
+    # Not by a pipe, which grep -q would close before all is said.
+    grep -qE 'TANDEM_RECIPE=.*/quickstart.toml.?,TANDEM_SEED=2' <<<"$("${submission[@]}" --dry-run --recipe quickstart)" ||
+        fail "--dry-run does not tell recipe and seed"
+    "${submission[@]}" --from pretrain >"$folder/submitted"
+    while read -r _ id; do
+        [[ $id =~ ^[0-9]+$ ]] || continue
+        wait_for_job "$id" COMPLETED 120 || fail "job $id of a seed did not complete: $(job_field "$id" JobState)"
+    done < <(grep -v '^#' "$folder/submitted")
+    for seed in 1 2; do expect_every_step_once "$folder/seeds/seed-$seed" 60; done
+    ! cmp -s "$folder"/seeds/seed-{1,2}/evaluation.json || fail "both seeds gave the same"
+    grep -q "^$(cat "$folder/bad") .*preflight" "$folder"/seeds/seed-*/bad-nodes || fail "the bad node is not noted"
+    grep -qh "will be left out: preflight's no-go" "$folder"/seeds/seed-*/tandem-pretrain-*.log || fail "the log does not tell"
+    echo "passed: a bad node is left out, and runs of two seeds share their tokens"
+}
+
+test_a_run_survives_a_more_urgent_job_and_a_full_disk() {
+    local id
+    make_profile crowded 300
+    cp "$folder/chain"/{tokenizer.json,train.h5,val.h5} "$folder/crowded"
+    mkdir "$folder/crowded/model"
+    submit --from pretrain "$folder/crowded.env"
+    await_saving_turn crowded 1 60
+    id=$(sbatch --parsable --partition=urgent --nodes=2 --exclusive --output=/dev/null --wrap="sleep 3")
+    wait_for_job "$id" COMPLETED 60 || fail "the urgent job did not run: $(job_field "$id" JobState)"
+    await_restart pretrain 1 60
+    await_saving_turn crowded 2 60
+    # Now its disk: what is left is too small for a step.
+    scancel "${job[pretrain]}"
+    wait_for_job "${job[pretrain]}" CANCELLED 30 || fail "the job was not cancelled"
+    local whole kilobytes
+    whole=$(newest_checkpoint crowded)
+    kilobytes=$(du -sk "$folder/crowded/model" | cut -f 1)
+    mv "$folder/crowded/model" "$folder/crowded/aside"
+    mkdir "$folder/crowded/model"
+    mount -t tmpfs -o "size=$((kilobytes + 100))k" tandem-test "$folder/crowded/model"
+    cp -a "$folder/crowded/aside/." "$folder/crowded/model"
+    submit --from pretrain "$folder/crowded.env"
+    wait_for_job "${job[pretrain]}" FAILED 120 || fail "a run on a full disk did not fail: $(job_field "${job[pretrain]}" JobState)"
+    expect_in_log crowded pretrain "No space left on device"
+    (($(newest_checkpoint crowded) >= whole)) || fail "a checkpoint was lost on the full disk"
+    mount -o remount,size=200m "$folder/crowded/model"
+    submit --from pretrain "$folder/crowded.env"
+    wait_for_job "${job[evaluate]}" COMPLETED 180 || fail "the run did not go on with more room"
+    expect_every_step_once "$folder/crowded" 300
+    echo "passed: a run goes on after a more urgent job, and after a disk that was full"
+}
+
+test_conversations_are_learned_in_the_chain() {
+    make_profile chat 500
+    printf '%s\n' "conversations=($folder/conversations.jsonl)" \
+        'finetune_options=(--chat-template tandem --steps 30 --batch-tokens 1024 --sequence-length 64 --checkpoint-every 10)' \
+        'chat_options=(--prompt "Who are you?" --max-tokens 8)' >>"$folder/chat.env"
+    for ((i = 0; i < 20; ++i)); do
+        echo '{"prompt": "Who are you?", "completion": "A horse."}' '{"prompt": "Where is it?", "completion": "Under a stone."}'
+    done | sed 's/} {/}\n{/' >"$folder/conversations.jsonl"
+    cp -r "$folder/chain"/{tokenizer.json,train.h5,val.h5,model} "$folder/chat"
+    submit --from finetune "$folder/chat.env"
+    wait_for_job "${job[evaluate]}" COMPLETED 120 ||
+        fail "the chain of a finetuning did not complete: $(job_field "${job[finetune]}" JobState) $(job_field "${job[evaluate]}" JobState)"
+    grep -q '"prompt": *"Who are you?"' "$folder/chat/answers.json" || fail "nobody was asked"
+    echo "passed: conversations are learned in the chain"
+}
+
 make_corpus >"$folder/corpus.jsonl"
 make_model >"$folder/model.json"
 # Ports of this run, below those that the system hands out.
@@ -209,6 +295,10 @@ cluster_up "$folder/slurm" $((17000 + $$ % 700 * 20))
 echo "two nodes are up after $SECONDS s"
 test_the_chain_finishes_by_itself_though_its_time_is_up
 test_a_job_submitted_by_hand_has_the_resources_of_the_profile
+echo "after $SECONDS s"
+test_conversations_are_learned_in_the_chain
+test_a_bad_node_is_left_out_and_seeds_share_their_tokens
+test_a_run_survives_a_more_urgent_job_and_a_full_disk
 echo "after $SECONDS s"
 test_a_run_survives_a_warning_and_lost_nodes
 failed=0

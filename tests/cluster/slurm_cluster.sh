@@ -80,7 +80,10 @@ SlurmctldTimeout=10
 SlurmdTimeout=10
 NodeName=n1 NodeHostname=n1 NodeAddr=127.0.0.1 Port=$((port + 11)) CPUs=2 RealMemory=1024 State=UNKNOWN
 NodeName=n2 NodeHostname=n2 NodeAddr=127.0.0.1 Port=$((port + 12)) CPUs=2 RealMemory=1024 State=UNKNOWN
-PartitionName=batch Nodes=n[1-2] Default=YES MaxTime=UNLIMITED DefaultTime=10 State=UP
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
+PartitionName=batch Nodes=n[1-2] Default=YES MaxTime=UNLIMITED DefaultTime=10 State=UP PriorityTier=1
+PartitionName=urgent Nodes=n[1-2] MaxTime=UNLIMITED DefaultTime=10 State=UP PriorityTier=10 PreemptMode=OFF
 CONFIGURATION
 }
 

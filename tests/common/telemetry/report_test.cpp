@@ -14,10 +14,13 @@ std::string metricsOf(int steps) {
   for (int step = 1; step <= steps; ++step) {
     StepMetrics metrics{.step = step, .loss = 5.0 / step, .tokensPerSecond = 1000};
     metrics.ranks = {{.computeSeconds = 0.5, .clockMegahertz = 2405}, {.computeSeconds = 0.6, .clockMegahertz = 799}};
-    if (step == 2) metrics.straggler = "rank 1 on <b> computes at 0.41 x";
     text += toJson(metrics) + "\n";
   }
   return text + toJson(EvaluationMetrics{.step = steps, .evaluation = "val.h5", .loss = 3}) + "\n";
+}
+
+std::string pageOf(std::string_view metrics, std::string_view run = "{}", std::string_view events = {}) {
+  return reportHtml(readRecord(metrics, run, events));
 }
 
 std::size_t countOf(const std::string& text, const std::string& part) {
@@ -26,29 +29,47 @@ std::size_t countOf(const std::string& text, const std::string& part) {
   return count;
 }
 
-TEST(Report, showsCurvesRanksEventsAndOptions) {
-  const std::string page = reportHtml(metricsOf(5), R"({"program": "pretrain", "options": {"steps": "5"}})");
-  for (const char* part : {"5 steps recorded", ">Loss<", ">Clock in MHz, by rank<", "rank 1</span>", "--steps",
-                           "pretrain", "prefers-color-scheme:dark", "width=device-width"}) {
+TEST(Report, showsHowItStandsCurvesRanksEventsSamplesAndOptions) {
+  const std::string events =
+      R"({"time":"2026-12-01T10:00:00Z","step":2,"event":"straggler","text":"rank 1 on <b> computes at 0.41 x"})"
+      "\n"
+      R"({"step":3,"event":"sample","prompt":"Once","text":" upon <i>"})"
+      "\n"
+      R"({"step":3,"event":"resume","text":"on 2 ranks"})";
+  const std::string page = pageOf(
+      metricsOf(5), R"({"program": "pretrain", "hosts": ["spark-a", "spark-b"], "options": {"steps": "9"}})", events);
+  for (const char* part :
+       {"5 steps recorded", "<b>5 of 9</b>", ">Loss <small>by step<", ">on val.h5</span>",
+        ">Clock in MHz, by rank <small>", "rank 1</span>", "<td>spark-b</td>", "799 MHz",
+        "<td>straggler</td><td>rank 1 on &lt;b&gt; computes at 0.41 x</td>", "2026-12-01 10:00:00Z",
+        "<b>Once</b> upon &lt;i&gt;", "--steps", "pretrain", "prefers-color-scheme:dark", "width=device-width"}) {
     EXPECT_NE(page.find(part), std::string::npos) << part;
   }
   EXPECT_EQ(page.find("Power in W"), std::string::npos);  // nobody told
+  EXPECT_EQ(countOf(page, "class=\"mark\""), 2 * countOf(page, "<figure>"));
+}
+
+TEST(Report, showsTheGradientsNormByPartOfTheModelWhereItWasRecorded) {
+  StepMetrics metrics{.step = 1, .gradientNorm = 5, .gradientNormGroups = {{"embedding", 3}, {"layer 0", 4}}};
+  const std::string page = pageOf(toJson(metrics));
+  EXPECT_NE(page.find("layer 0</span>"), std::string::npos);
+  EXPECT_EQ(pageOf(metricsOf(3)).find("by part of the model"), std::string::npos);
 }
 
 TEST(Report, needsNoNetworkAndNoScript) {
-  const std::string page = reportHtml(metricsOf(3), "{}");
+  const std::string page = pageOf(metricsOf(3));
   EXPECT_EQ(page.find("http"), std::string::npos);
   EXPECT_EQ(page.find("<script"), std::string::npos);
 }
 
 TEST(Report, whatStandsInTheFilesIsText) {
-  const std::string page = reportHtml(metricsOf(3), R"({"options": {"output": "</table><script>"}})");
-  EXPECT_NE(page.find("rank 1 on &lt;b&gt; computes"), std::string::npos);
+  const std::string page = pageOf(metricsOf(3), R"({"options": {"output": "</table><script>"}})");
+  EXPECT_NE(page.find("&lt;/table&gt;&lt;script&gt;"), std::string::npos);
   EXPECT_EQ(page.find("<script"), std::string::npos);
 }
 
 TEST(Report, staysSmallForALongRun) {
-  const std::string page = reportHtml(metricsOf(1500), "{}");
+  const std::string page = pageOf(metricsOf(1500));
   EXPECT_LT(page.size(), 300'000u);
   EXPECT_NE(page.find("1500 steps recorded"), std::string::npos);
 }
@@ -56,7 +77,7 @@ TEST(Report, staysSmallForALongRun) {
 TEST(Report, ofNothingOrOfDamagedFilesIsStillAPage) {
   for (const char* metrics : {"", "{\n", "[1]\n{\"step\": \"x\"}\n", "{\"step\": 1, \"loss\": null}\n",
                               "{\"step\": 1, \"rank_clock_megahertz\": [null, \"x\"]}\n"}) {
-    const std::string page = reportHtml(metrics, "nothing");
+    const std::string page = pageOf(metrics, "nothing", metrics);
     EXPECT_TRUE(page.ends_with("</html>\n")) << metrics;
     EXPECT_EQ(countOf(page, "<polyline"), 0u) << metrics;
   }

@@ -1,0 +1,53 @@
+#include "common/telemetry/run_record.h"
+
+#include <algorithm>
+
+namespace tandem::telemetry {
+namespace {
+
+using nlohmann::json;
+
+std::vector<json> records(std::string_view text) {
+  std::vector<json> found;
+  while (!text.empty()) {
+    const std::string_view line = text.substr(0, text.find('\n'));
+    text.remove_prefix(std::min(line.size() + 1, text.size()));
+    json record = json::parse(line.begin(), line.end(), nullptr, false);
+    if (record.is_object() && record.contains("step") && record["step"].is_number()) found.push_back(std::move(record));
+  }
+  return found;
+}
+
+}  // namespace
+
+RunRecord readRecord(std::string_view metrics, std::string_view run, std::string_view events) {
+  RunRecord record;
+  for (json& line : records(metrics)) {
+    (line.contains("evaluation") ? record.evaluations : record.steps).push_back(std::move(line));
+  }
+  record.events = records(events);
+  json description = json::parse(run.begin(), run.end(), nullptr, false);
+  if (!description.is_object()) return record;
+  const auto options = description.find("options");
+  if (options != description.end() && options->is_object()) {
+    for (const auto& [name, value] : options->items()) {
+      record.options[name] = value.is_string() ? value.get<std::string>() : value.dump();
+    }
+  }
+  record.description = std::move(description);
+  return record;
+}
+
+std::optional<double> numberOf(const json& record, const std::string& key) {
+  const auto found = record.find(key);
+  if (found == record.end() || !found->is_number()) return std::nullopt;
+  return found->get<double>();
+}
+
+double median(std::vector<double> values) {
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+}  // namespace tandem::telemetry

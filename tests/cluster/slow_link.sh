@@ -1,0 +1,72 @@
+#!/usr/bin/env bash
+# pretrain on two hosts whose link carries 100 Mbit/s: within 20 steps it must say that the network holds all ranks up, and
+# name no rank.
+#
+#   tests/cluster/slow_link.sh [--bin FOLDER] [--if-asked]       (fixture.sh explains the options)
+#
+# Takes half a minute. Leaves nothing behind; the logs are printed when it fails.
+#
+# shellcheck source-path=SCRIPTDIR
+set -euo pipefail
+tree=$(realpath "$(dirname "${BASH_SOURCE[0]}")/../..")
+source "$tree/tests/cluster/fixture.sh"
+read_options "$@"
+need_root_and_slurm
+source "$tree/tests/cluster/network_hosts.sh"
+
+folder=$(mktemp -d /tmp/tandem-slow.XXXXXX)
+export TANDEM_HOSTS=tandem$$- # for host_agent.sh
+subnet=10.85.$(($$ % 250))
+failed=1
+finish() {
+    hosts_down "$TANDEM_HOSTS"
+    [[ $failed == 0 ]] || tail -n 60 "$folder"/*.log || true
+    rm -rf "$folder"
+}
+trap finish EXIT
+trap 'exit 1' INT TERM
+
+make_corpus >"$folder/corpus.jsonl"
+# Enough parameters that an exchange is more than its beginning.
+make_model | sed 's/"hidden_size": 32/"hidden_size": 256/; s/"intermediate_size": 64/"intermediate_size": 512/' >"$folder/model.json"
+mkdir "$folder/run"
+printf '%s slots=1\n' "$subnet.1" "$subnet.2" >"$folder/hosts"
+cat >"$folder/profile.env" <<PROFILE
+bin=$bin
+run=$folder/run
+corpus=($folder/corpus.jsonl)
+train_tokenizer_options=(--vocab-size 320 --pattern gpt2)
+encode_options=(--val-fraction 0.1)
+pretrain_options=(--model $folder/model.json --steps 200 --batch-tokens 128 --sequence-length 32 --learning-rate 3e-4
+    --on-straggler checkpoint-and-exit --time-limit 120s)
+nodes=2
+hostfile=$folder/hosts
+interfaces=$subnet.0/24
+mpirun_options=(--mca plm_rsh_agent $tree/tests/cluster/host_agent.sh)
+PROFILE
+
+hosts_up "$TANDEM_HOSTS" "$subnet"
+on_host "$TANDEM_HOSTS" 1 "$tree/jobscripts/mpirun/tokenize.sh" "$folder/profile.env" >"$folder/tokenize.log" 2>&1 </dev/null ||
+    fail "tokenize on two hosts"
+for k in 1 2; do
+    tc -n "$TANDEM_HOSTS$k" qdisc replace dev eth0 root tbf rate 100mbit burst 256kb latency 20ms
+done
+# The script would start it again after its exit; what it says then is the same.
+on_host "$TANDEM_HOSTS" 1 "$tree/jobscripts/mpirun/pretrain.sh" "$folder/profile.env" >"$folder/pretrain.log" 2>&1 </dev/null &
+training=$!
+for ((i = 0; i < 600; ++i)); do
+    ! grep -qs '"straggler"' "$folder/run/model/metrics.jsonl" || break
+    kill -0 "$training" 2>/dev/null || break
+    sleep 0.2
+done
+kill -TERM "$training" 2>/dev/null || true
+wait "$training" || true
+python3 - "$folder/run/model/metrics.jsonl" <<'PYTHON' || fail "what the run said of its link"
+import json, sys
+lines = [json.loads(line) for line in open(sys.argv[1])]
+found = [(line["step"], line["straggler"]) for line in lines if "straggler" in line]
+assert found and found[0][0] <= 20, found
+assert all(text.startswith("the network holds all ranks up") for _, text in found), found
+print(f"passed: at step {found[0][0]}: {found[0][1]}")
+PYTHON
+failed=0

@@ -148,6 +148,11 @@ MemoryPlan planMemory(const Program& program) {
       plan.offsets[static_cast<std::size_t>(id)] = placement.offsets[index];
     }
   }
+  for (std::size_t id = 0; id < plan.offsets.size(); ++id) {
+    const Tensor& part = program.tensors()[id];
+    if (part.partOf == none || plan.offsets[static_cast<std::size_t>(part.partOf)] < 0) continue;
+    plan.offsets[id] = plan.offsets[static_cast<std::size_t>(part.partOf)] + part.partBegin * base::byteSize(part.type);
+  }
   return plan;
 }
 

@@ -22,6 +22,7 @@ struct Row {
 Row rowOfRole(const Program& program, Role role, const std::string& kind) {
   Row row{kind, 0, 0};
   for (const TensorId id : program.ofRole(role)) {
+    if (program.tensor(id).partOf != none) continue;
     ++row.tensors;
     row.bytes += detail::bytesOf(program.tensor(id));
   }

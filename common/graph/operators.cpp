@@ -9,8 +9,8 @@ namespace tandem::graph {
 namespace detail {
 namespace {
 
-// The attributes name the bucket; the runtime, which owns the gradients, starts the exchange.
-void checkReduceScatter(const Checker& checker) {
+// The attributes name the bucket; the runtime, which owns what is exchanged, starts the exchange.
+void checkBucket(const Checker& checker) {
   checker.expect(checker.attributes<CollectiveAttributes>().bucket >= 0, "the bucket cannot be negative");
 }
 
@@ -40,6 +40,9 @@ std::array<OperatorEntry, operatorCount> makeRegistry() {
           mergeCrossEntropyEntry(),
           partialCrossEntropyBackwardEntry(),
           reduceScatterEntry(),
+          waitForSumsEntry(),
+          gatherWeightsEntry(),
+          waitForWeightsEntry(),
           gatherRowsEntry(),
           scatterRowsEntry(),
           sendEntry(),
@@ -51,7 +54,19 @@ std::array<OperatorEntry, operatorCount> makeRegistry() {
 }  // namespace
 
 OperatorEntry reduceScatterEntry() {
-  return {.name = "reduceScatter", .inputs = {}, .outputs = {}, .check = checkReduceScatter};
+  return {.name = "reduceScatter", .inputs = {{"gradients", optional}}, .outputs = {}, .check = checkBucket};
+}
+
+OperatorEntry waitForSumsEntry() {
+  return {.name = "waitForSums", .inputs = {{"gradients"}}, .outputs = {}, .check = checkBucket};
+}
+
+OperatorEntry gatherWeightsEntry() {
+  return {.name = "gatherWeights", .inputs = {}, .outputs = {{"weights"}}, .check = checkBucket};
+}
+
+OperatorEntry waitForWeightsEntry() {
+  return {.name = "waitForWeights", .inputs = {{"weights"}}, .outputs = {}, .check = checkBucket};
 }
 
 const OperatorEntry& entryOf(Operator op) {
@@ -80,13 +95,15 @@ void checkOperands(const Checker& checker, const Program& program, const std::ve
   }
 }
 
-// Every activation is written once, and before it is read. `written` is by TensorId.
+// Every activation is written once, and before it is read; what it is a part of stands for a part, and is written with
+// its first. `written` is by TensorId.
 void checkOrder(const Checker& checker, const Program& program, const Node& node, std::vector<bool>& written) {
   for (const TensorId id : node.inputs) {
     if (id == none) continue;
     const Tensor& tensor = program.tensor(id);
     const bool made = tensor.role == Role::activation || tensor.role == Role::output;
-    checker.expect(!made || written[static_cast<std::size_t>(id)],
+    const TensorId whole = tensor.partOf == none ? id : tensor.partOf;
+    checker.expect(!made || written[static_cast<std::size_t>(whole)],
                    "it reads '" + tensor.name + "' before any node has written it");
   }
   for (const TensorId id : node.outputs) {
@@ -94,6 +111,7 @@ void checkOrder(const Checker& checker, const Program& program, const Node& node
     const Tensor& tensor = program.tensor(id);
     checker.expect(tensor.role == Role::activation || tensor.role == Role::output || tensor.role == Role::gradient,
                    "it writes '" + tensor.name + "', which is no activation, output or gradient");
+    if (tensor.partOf != none) written[static_cast<std::size_t>(tensor.partOf)] = true;
     if (tensor.role == Role::gradient) continue;
     checker.expect(!written[static_cast<std::size_t>(id)], "'" + tensor.name + "' was written by an earlier node");
     written[static_cast<std::size_t>(id)] = true;
@@ -113,6 +131,8 @@ double bytesOf(const Program& program, const std::vector<TensorId>& ids) {
 SplitRule splitRule(Operator op) { return detail::entryOf(op).split; }
 
 bool exchangesActivations(Operator op) { return op >= Operator::gatherRows; }
+
+bool exchangesParameters(Operator op) { return op >= Operator::reduceScatter && op < Operator::gatherRows; }
 
 const char* name(Operator op) { return detail::entryOf(op).name; }
 

@@ -29,7 +29,9 @@
 //   mergeCrossEntropy    partials, targets, input, weight                       -> losses, logSumExp
 //                        (input and weight are this part's, of which its gradient asks)
 //   partialCrossEntropyBackward  input, weight, targets, logSumExp, gradScale   -> gradInput, [gradWeight]
-//   reduceScatter        (attributes name the bucket)                           -> the bucket's gradients
+//   reduceScatter        [gradients]                                            -> (the bucket's sums; attributes name
+//   it) waitForSums          gradients                                              -> gatherWeights -> weights
+//   waitForWeights       weights                                                ->
 //   gatherRows           input                                                  -> output
 //   scatterRows          input                                                  -> output
 //   send                 input                                                  ->
@@ -69,6 +71,8 @@ SplitRule splitRule(Operator op);
 
 // Whether an operator is carried out by exchanging activations with other ranks.
 bool exchangesActivations(Operator op);
+// The same of weights and gradients with the ranks that hold, or share out, the same ones.
+bool exchangesParameters(Operator op);
 
 // Floating-point operations and memory traffic of one node.
 Cost cost(const Program& program, const Node& node);

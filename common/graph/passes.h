@@ -60,7 +60,7 @@ std::string fp8StateName(const std::string& weight);
 std::vector<std::string> fp8Weights(const Program& program);
 
 // Where each activation lies in one arena: offsets are multiples of 64 bytes; two tensors overlap only when their lives
-// do not. Tensors of other roles have the offset -1.
+// do not, or one is a part of the other. Tensors that lie elsewhere have the offset -1.
 struct MemoryPlan {
   std::vector<std::int64_t> offsets;  // by TensorId, in bytes
   std::int64_t arenaBytes = 0;

@@ -36,6 +36,10 @@ struct Tensor {
   Shape shape;
   DType type = DType::f32;
   Role role = Role::activation;
+  // Of an activation or a gradient that is a part of another activation's memory: which one, and from which of its
+  // elements on. It is alive as long as the whole.
+  TensorId partOf = none;
+  std::int64_t partBegin = 0;
 };
 
 // What each operator is told besides its operands. Operand order is documented at the registry (operators.h).
@@ -121,9 +125,12 @@ enum class Operator : std::uint8_t {
   partialCrossEntropy,
   mergeCrossEntropy,
   partialCrossEntropyBackward,
-  reduceScatter,  // starts the exchange of a bucket of gradients; the step waits for it before the update
-  gatherRows,     // every rank's rows on every rank: an all-gather
-  scatterRows,    // sums of every rank's rows, dealt out over the ranks: a reduce-scatter
+  reduceScatter,   // starts the exchange of a bucket of gradients; the step waits for it before the update
+  waitForSums,     // until such an exchange is done, and its gradients are no longer needed
+  gatherWeights,   // starts to gather a bucket of weights from the ranks that share them out
+  waitForWeights,  // until they are there
+  gatherRows,      // every rank's rows on every rank: an all-gather
+  scatterRows,     // sums of every rank's rows, dealt out over the ranks: a reduce-scatter
   send,
   receive,
   ringAttention,

@@ -39,50 +39,81 @@ void GradientExchange::findSharedRuns(comm::Communicator& tensor) {
   }
 }
 
-void GradientExchange::addUpOverHolders(std::int32_t bucket) {
+void GradientExchange::addUpOverHolders(std::int32_t bucket, float* gradients) {
+  const std::int64_t begin = parameters_.layout().bucketBegin(bucket);
   std::vector<std::unique_ptr<comm::Request>> requests;
   for (const SharedRun& run : shared_) {
     if (run.bucket != bucket) continue;
-    requests.push_back(
-        run.holders->startAllReduce({parameters_.gradients() + run.flatOffset, base::DType::f32, run.count}));
+    requests.push_back(run.holders->startAllReduce({gradients + run.flatOffset - begin, base::DType::f32, run.count}));
   }
   for (const auto& request : requests) request->wait();
 }
 
-void GradientExchange::reduceScatter(std::int32_t bucket) {
-  addUpOverHolders(bucket);
-  const bool waits = std::ranges::any_of(sharedByStages_, [&](const SharedRun& run) { return run.bucket == bucket; });
+void GradientExchange::reduceScatter(std::int32_t bucket, void* memory) {
+  auto* const gradients = memory != nullptr ? static_cast<float*>(memory)
+                                            : parameters_.gradients() + parameters_.layout().bucketBegin(bucket);
+  addUpOverHolders(bucket, gradients);
+  const bool waits = !parameters_.sharesGradients() &&
+                     std::ranges::any_of(sharedByStages_, [&](const SharedRun& run) { return run.bucket == bucket; });
   if (waits) {
     waitingForStages_.push_back(bucket);
   } else {
-    start(bucket);
+    start(bucket, gradients);
   }
 }
 
 void GradientExchange::addUpOverStages() {
+  const sharding::FlatLayout& layout = parameters_.layout();
   for (const SharedRun& run : sharedByStages_) {
-    run.holders->allReduce({parameters_.gradients() + run.flatOffset, base::DType::f32, run.count});
+    if (parameters_.sharesGradients()) {
+      // It has a bucket of its own, which both stages have cut alike.
+      const std::int64_t own = layout.pieceCounts(run.bucket)[static_cast<std::size_t>(replicas_.rank())];
+      run.holders->allReduce({parameters_.gradientPiece(run.bucket, replicas_.rank()), base::DType::f32, own});
+    } else {
+      run.holders->allReduce({parameters_.gradients() + run.flatOffset, base::DType::f32, run.count});
+    }
   }
-  for (const std::int32_t bucket : waitingForStages_) start(bucket);
+  for (const std::int32_t bucket : waitingForStages_) {
+    start(bucket, parameters_.gradients() + layout.bucketBegin(bucket));
+  }
   waitingForStages_.clear();
 }
 
-void GradientExchange::start(std::int32_t bucket) {
+void GradientExchange::start(std::int32_t bucket, float* gradients) {
   const sharding::FlatLayout& layout = parameters_.layout();
   if (replicas_.size() == 1 || layout.bucketCount(bucket) == 0) return;
-  float* const begin = parameters_.gradients() + layout.bucketBegin(bucket);
+  const comm::Buffer all{gradients, base::DType::f32, layout.bucketCount(bucket)};
   if (layout.ranks() == 1) {  // every replica updates all parameters
-    underWay_.push_back(replicas_.startAllReduce({begin, base::DType::f32, layout.bucketCount(bucket)}));
+    underWay_.push_back(replicas_.startAllReduce(all));
     return;
   }
-  float* const own = parameters_.gradients() + layout.pieceBegin(bucket, replicas_.rank());
-  const std::int64_t ownCount = layout.pieceCounts(bucket)[static_cast<std::size_t>(replicas_.rank())];
-  underWay_.push_back(replicas_.startReduceScatter({begin, base::DType::f32, layout.bucketCount(bucket)},
-                                                   {own, base::DType::f32, ownCount}, layout.pieceCounts(bucket)));
+  const int rank = replicas_.rank();
+  float* const own = gradients + layout.pieceBegin(bucket, rank) - layout.bucketBegin(bucket);
+  const std::int64_t ownCount = layout.pieceCounts(bucket)[static_cast<std::size_t>(rank)];
+  auto request = replicas_.startReduceScatter(all, {own, base::DType::f32, ownCount}, layout.pieceCounts(bucket));
+  if (parameters_.sharesGradients()) {
+    sums_.push_back({bucket, own, std::move(request)});
+  } else {
+    underWay_.push_back(std::move(request));
+  }
+}
+
+void GradientExchange::waitForSums(std::int32_t bucket) {
+  if (isFirstOfStep_) parameters_.clearGradients();
+  isFirstOfStep_ = false;
+  const auto found = std::ranges::find(sums_, bucket, &Sums::bucket);
+  TANDEM_ASSERT(found != sums_.end(), "sums are waited for that nobody has asked for");
+  if (found->request) found->request->wait();
+  parameters_.addToGradients(bucket, found->piece);
+  sums_.erase(found);
 }
 
 void GradientExchange::progress() {
   while (firstOpen_ < underWay_.size() && underWay_[firstOpen_]->test()) ++firstOpen_;
+  for (Sums& sums : sums_) {
+    if (sums.request && !sums.request->test()) return;
+    sums.request.reset();
+  }
 }
 
 void GradientExchange::finish() {
@@ -90,6 +121,7 @@ void GradientExchange::finish() {
   for (; firstOpen_ < underWay_.size(); ++firstOpen_) underWay_[firstOpen_]->wait();
   underWay_.clear();
   firstOpen_ = 0;
+  isFirstOfStep_ = true;
 }
 
 }  // namespace tandem::optim

@@ -3,6 +3,9 @@
 // place, so that afterwards a rank's own pieces of the flat gradients hold the sum over all ranks. Where the layout is
 // of one rank though there are several replicas (ZeRO stage 0), all get all sums.
 //
+// Where the ranks hold no more than shards of the gradients (ZeRO stages 2 and 3), the buckets lie in the program's
+// memory, every micro batch exchanges them, and their sums are added to the shards.
+//
 // What several tensor ranks hold (norms, shared key-value heads) is first added up over its holders. What two pipeline
 // stages hold (a tied embedding) is added up at the end, when both have done their work.
 
@@ -29,7 +32,8 @@ class GradientExchange : public runtime::Collectives {
   GradientExchange(runtime::ParameterStore& parameters, comm::Communicator& replicas,
                    comm::Communicator* tensor = nullptr, StageShared stages = {});
 
-  void reduceScatter(std::int32_t bucket) override;
+  void reduceScatter(std::int32_t bucket, void* gradients) override;
+  void waitForSums(std::int32_t bucket) override;
   void progress() override;
   // Waits for every exchange that was started. All buckets must have been, once each.
   void finish();
@@ -41,10 +45,17 @@ class GradientExchange : public runtime::Collectives {
     comm::Communicator* holders = nullptr;
   };
 
+  // Of a bucket in a program's memory.
+  struct Sums {
+    std::int32_t bucket = 0;
+    float* piece = nullptr;                  // this rank's
+    std::unique_ptr<comm::Request> request;  // null once it is complete
+  };
+
   void findSharedRuns(comm::Communicator& tensor);
-  void addUpOverHolders(std::int32_t bucket);
+  void addUpOverHolders(std::int32_t bucket, float* gradients);
   void addUpOverStages();
-  void start(std::int32_t bucket);
+  void start(std::int32_t bucket, float* gradients);
 
   runtime::ParameterStore& parameters_;
   comm::Communicator& replicas_;
@@ -54,6 +65,8 @@ class GradientExchange : public runtime::Collectives {
   std::vector<std::int32_t> waitingForStages_;  // buckets
   std::vector<std::unique_ptr<comm::Request>> underWay_;
   std::size_t firstOpen_ = 0;  // requests before it are complete
+  std::vector<Sums> sums_;
+  bool isFirstOfStep_ = true;
 };
 
 }  // namespace tandem::optim

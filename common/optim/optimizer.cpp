@@ -79,8 +79,7 @@ double Optimizer::gradientNorm() {
   for (std::size_t i = 0; i < counted_.size(); ++i) {
     const TensorView result(squares_->data() + i * sizeof(double), base::DType::f64, {1});
     backend_.run(
-        kernels::SquaredNorm{.input = flat(parameters_.gradients() + counted_[i].flatOffset, counted_[i].count),
-                             .result = result},
+        kernels::SquaredNorm{.input = flat(parameters_.gradientOf(counted_[i]), counted_[i].count), .result = result},
         stream_);
   }
   backend_.copyToHost(squaredNorms_.data(), squares_->data(),
@@ -92,12 +91,12 @@ double Optimizer::gradientNorm() {
 
 float* Optimizer::master(const sharding::OwnedRun& run) const {
   if (master_) return reinterpret_cast<float*>(master_->data()) + run.shardOffset;
-  return static_cast<float*>(parameters_.weightAt(run.flatOffset));
+  return static_cast<float*>(parameters_.weightOf(run));
 }
 
 TensorView Optimizer::lowWeight(const sharding::OwnedRun& run) const {
   if (!master_) return {};
-  return TensorView(parameters_.weightAt(run.flatOffset), parameters_.storage(), {run.count});
+  return TensorView(parameters_.weightOf(run), parameters_.storage(), {run.count});
 }
 
 // Where moments are rounded: a run cut where it skips elements of the logical parameter, each piece with its first
@@ -140,7 +139,7 @@ void Optimizer::updateAdamW(const sharding::OwnedRun& run, std::int64_t firstEle
     return TensorView(memory->data() + run.shardOffset * base::byteSize(options_.states), options_.states, {run.count});
   };
   const std::string& name = parameters_.layout().parameters()[static_cast<std::size_t>(run.parameter)].name;
-  backend_.run(kernels::AdamW{.gradient = flat(parameters_.gradients() + run.flatOffset, run.count),
+  backend_.run(kernels::AdamW{.gradient = flat(parameters_.gradientOf(run), run.count),
                               .weight = flat(master(run), run.count),
                               .firstMoment = shard(firstMoment_),
                               .secondMoment = shard(secondMoment_),
@@ -164,7 +163,7 @@ void Optimizer::updateAdamW(const sharding::OwnedRun& run, std::int64_t firstEle
 void Optimizer::updateMuon(const sharding::OwnedRun& run, const ParameterTraits& traits, double learningRate,
                            double gradientScale) {
   const std::int64_t columns = parameters_.layout().parameters()[static_cast<std::size_t>(run.parameter)].shape.last();
-  const TensorView gradient = flat(parameters_.gradients() + run.flatOffset, run.count);
+  const TensorView gradient = flat(parameters_.gradientOf(run), run.count);
   const TensorView momentum = flat(reinterpret_cast<float*>(firstMoment_->data()) + run.shardOffset, run.count);
   float* const direction = reinterpret_cast<float*>(muonScratch_->data());
   float* const orthogonal = direction + run.count;
@@ -205,12 +204,12 @@ void Optimizer::publishMasters() {
 
 void Optimizer::gatherWeights() {
   const sharding::FlatLayout& layout = parameters_.layout();
-  if (layout.ranks() == 1) return;
+  if (layout.ranks() == 1 || parameters_.sharesWeights()) return;
   std::vector<std::unique_ptr<comm::Request>> requests;
   for (int bucket = 0; bucket < layout.buckets(); ++bucket) {
     const std::int64_t own = layout.pieceCounts(bucket)[static_cast<std::size_t>(exchange_.rank())];
     requests.push_back(exchange_.startAllGather(
-        {parameters_.weightAt(layout.pieceBegin(bucket, exchange_.rank())), parameters_.storage(), own},
+        {parameters_.weightPiece(bucket, exchange_.rank()), parameters_.storage(), own},
         {parameters_.weightAt(layout.bucketBegin(bucket)), parameters_.storage(), layout.bucketCount(bucket)},
         layout.pieceCounts(bucket)));
   }

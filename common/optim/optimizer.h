@@ -63,7 +63,7 @@ class Optimizer {
   // from 1.
   void update(double learningRate, double gradientScale, std::int64_t step);
 
-  // Brings every rank's part of the new weights to all ranks. Collective.
+  // Brings every rank's part of the new weights to all ranks, where these hold all weights. Collective.
   void gatherWeights();
 
   // After the master weights of the owned runs were set from outside: rounds them to the storage type and gathers all

@@ -21,7 +21,7 @@ bool livesWithExecutable(const graph::Tensor& tensor) {
 }
 
 bool isExchange(const graph::Node& node) {
-  return node.op == graph::Operator::reduceScatter || graph::exchangesActivations(node.op);
+  return graph::exchangesParameters(node.op) || graph::exchangesActivations(node.op);
 }
 
 }  // namespace
@@ -77,6 +77,7 @@ Executable::Executable(graph::Program program, kernels::Backend& backend, kernel
   std::int64_t offset = 0;
   for (const graph::Tensor& tensor : program_.tensors()) {
     void* memory = nullptr;
+    if (tensor.role == Role::gradient && tensor.partOf != graph::none) keepsGradients_ = false;
     if (livesWithExecutable(tensor)) {
       memory = inputsAndOutputs_->data() + offset;
       offset += alignedBytes(tensor);
@@ -137,8 +138,7 @@ void* Executable::outputMemory(const std::string& tensor) const {
 
 void Executable::placeActivations() {
   for (std::size_t id = 0; id < views_.size(); ++id) {
-    const graph::Tensor& tensor = program_.tensors()[id];
-    if (tensor.role == Role::activation && plan_.offsets[id] >= 0) views_[id].data = arena_->data() + plan_.offsets[id];
+    if (plan_.offsets[id] >= 0) views_[id].data = arena_->data() + plan_.offsets[id];
   }
   placedAt_ = arena_->data();
   forgetRecordings();
@@ -190,7 +190,7 @@ void Executable::replay(bool firstMicroBatch, Collectives* collectives) {
   for (const Piece& piece : recorded.pieces) {
     exchangeBetween(next, piece.begin, collectives);
     piece.recording->enqueue();
-    if (collectives != nullptr) collectives->progress();
+    progress(collectives);
     next = piece.end;
   }
   exchangeBetween(next, program_.nodes().size(), collectives);
@@ -226,16 +226,39 @@ void Executable::runNodes(std::size_t begin, std::size_t end, bool firstMicroBat
 }
 
 void Executable::runOne(const graph::Node& node, bool firstMicroBatch, Collectives* collectives) {
-  if (node.op == graph::Operator::reduceScatter) {
-    if (collectives != nullptr)
-      collectives->reduceScatter(std::get<graph::CollectiveAttributes>(node.attributes).bucket);
+  if (graph::exchangesParameters(node.op)) {
+    exchangeParameters(node, collectives);
   } else if (graph::exchangesActivations(node.op)) {
     TANDEM_ASSERT(exchange_ != nullptr, "a program of one rank of several was run without exchanges");
     exchange_->run(node, views_, backend_, stream_);
   } else {
-    graph::runNode(program_, node, views_, firstMicroBatch, backend_, stream_, documents_);
-    if (collectives != nullptr) collectives->progress();
+    graph::runNode(program_, node, views_, firstMicroBatch || !keepsGradients_, backend_, stream_, documents_);
+    progress(collectives);
   }
+}
+
+void Executable::exchangeParameters(const graph::Node& node, Collectives* collectives) {
+  const std::int32_t bucket = std::get<graph::CollectiveAttributes>(node.attributes).bucket;
+  const auto memory = [&](const std::vector<graph::TensorId>& operands) -> void* {
+    return operands[0] == graph::none ? nullptr : views_[static_cast<std::size_t>(operands[0])].data;
+  };
+  switch (node.op) {
+    case graph::Operator::gatherWeights:
+      TANDEM_ASSERT(weights_ != nullptr, "a program of shared-out weights was run without the others'");
+      return weights_->gather(bucket, memory(node.outputs));
+    case graph::Operator::waitForWeights:
+      return weights_->wait(bucket);
+    case graph::Operator::waitForSums:
+      if (collectives != nullptr) collectives->waitForSums(bucket);
+      return;
+    default:
+      if (collectives != nullptr) collectives->reduceScatter(bucket, memory(node.inputs));
+  }
+}
+
+void Executable::progress(Collectives* collectives) {
+  if (collectives != nullptr) collectives->progress();
+  if (weights_ != nullptr) weights_->progress();
 }
 
 }  // namespace tandem::runtime

@@ -47,8 +47,23 @@ class Arena {
 class Collectives {
  public:
   virtual ~Collectives() = default;
-  virtual void reduceScatter(std::int32_t bucket) = 0;
+  // Starts the exchange of a bucket; `gradients` are those that the program has made in its own memory, null where they
+  // lie outside.
+  virtual void reduceScatter(std::int32_t bucket, void* gradients) = 0;
+  // Waits for that of a bucket in the program's memory, which has other uses then.
+  virtual void waitForSums(std::int32_t bucket) = 0;
   // Between any two nodes: gives exchanges under way a chance to proceed.
+  virtual void progress() = 0;
+};
+
+// Where a program gets buckets of weights from that its ranks share out.
+class WeightSource {
+ public:
+  virtual ~WeightSource() = default;
+  // Starts to bring a whole bucket to `target`; wait() must follow before the same bucket is asked for again.
+  virtual void gather(std::int32_t bucket, void* target) = 0;
+  virtual void wait(std::int32_t bucket) = 0;
+  // As of Collectives.
   virtual void progress() = 0;
 };
 
@@ -102,6 +117,9 @@ class Executable {
   // For programs of one rank of several: what carries out their exchanges of activations.
   void exchangeThrough(ActivationExchange* exchange) { exchange_ = exchange; }
 
+  // For programs whose weights are shared out: where they come from.
+  void gatherFrom(WeightSource* weights) { weights_ = weights; }
+
   void profileInto(Profile* profile) { profile_ = profile; }
   const graph::Program& program() const { return program_; }
   const graph::MemoryPlan& plan() const { return plan_; }
@@ -125,6 +143,8 @@ class Executable {
   void exchangeBetween(std::size_t begin, std::size_t end, Collectives* collectives);
   void runNodes(std::size_t begin, std::size_t end, bool firstMicroBatch, Collectives* collectives);
   void runOne(const graph::Node& node, bool firstMicroBatch, Collectives* collectives);
+  void exchangeParameters(const graph::Node& node, Collectives* collectives);
+  void progress(Collectives* collectives);
 
   graph::Program program_;
   graph::MemoryPlan plan_;
@@ -136,6 +156,8 @@ class Executable {
   std::unique_ptr<DeviceMemory> inputsAndOutputs_;
   std::vector<kernels::TensorView> views_;  // by TensorId
   ActivationExchange* exchange_ = nullptr;
+  WeightSource* weights_ = nullptr;
+  bool keepsGradients_ = true;  // over micro batches; else they are parts of its own memory
   Profile* profile_ = nullptr;
   std::int64_t documents_ = 0;
   std::map<std::int64_t, Recorded> first_, later_;  // by number of documents

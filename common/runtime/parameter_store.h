@@ -1,8 +1,11 @@
 #pragma once
-// The parameters of a model on one rank: flat weights that programs compute with, and flat gradients.
+// The parameters of a model on one rank: flat weights that programs compute with, and flat gradients; or of these, or
+// of both, only the shard that the rank owns (ZeRO stages 2 and 3), beside which programs have whole buckets of their
+// own (sharding/parameter_shards.h).
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "common/base/dtype.h"
@@ -20,13 +23,33 @@ class ParameterStore {
   // what is exchanged over padding must be a number.
   ParameterStore(const sharding::FlatLayout& layout, kernels::Backend& backend, kernels::Stream& stream,
                  base::DType storage, Gradients gradients);
+  // The store of a rank of the layout that has no more than its shard of the gradients, and of the weights where it is
+  // said so.
+  struct Shard {
+    int rank = 0;
+    bool weights = false;
+  };
+  ParameterStore(const sharding::FlatLayout& layout, kernels::Backend& backend, kernels::Stream& stream,
+                 base::DType storage, const Shard& shard);
 
   const sharding::FlatLayout& layout() const { return layout_; }
   base::DType storage() const { return storage_; }
-  // The flat buffers; gradients() is null without them.
-  void* weights() const { return weights_->data(); }
-  float* gradients() const { return gradients_ ? reinterpret_cast<float*>(gradients_->data()) : nullptr; }
-  void* weightAt(std::int64_t element) const { return weights_->data() + element * base::byteSize(storage_); }
+  bool sharesGradients() const { return shard_.has_value(); }
+  bool sharesWeights() const { return shard_ && shard_->weights; }
+
+  // The flat buffers, of stores that hold them whole; gradients() is null without them.
+  void* weights() const { return weightAt(0); }
+  float* gradients() const;
+  void* weightAt(std::int64_t element) const;
+  // Where an owned run lies, or this rank's piece of a bucket, whatever is held.
+  void* weightOf(const sharding::OwnedRun& run) const;
+  float* gradientOf(const sharding::OwnedRun& run) const;
+  void* weightPiece(int bucket, int rank) const;
+  float* gradientPiece(int bucket, int rank) const;
+
+  // Of a store that has a shard of the gradients: makes it zeros; adds the own piece of a bucket's sums.
+  void clearGradients();
+  void addToGradients(int bucket, float* piece);
 
   // Of all weights, quantised ones included.
   std::int64_t weightBytes() const { return weights_->bytes() + (matrices_ ? matrices_->bytes() : 0); }
@@ -45,6 +68,9 @@ class ParameterStore {
  private:
   sharding::FlatLayout layout_;
   base::DType storage_;
+  kernels::Backend& backend_;
+  kernels::Stream& stream_;
+  std::optional<Shard> shard_;
   std::unique_ptr<DeviceMemory> weights_;
   std::unique_ptr<DeviceMemory> gradients_;
   std::shared_ptr<const QuantisedStore> matrices_;
@@ -55,13 +81,14 @@ class ParameterStore {
 constexpr std::int64_t usualBucketElements = 4 << 20;
 
 // The layout of parameters over `ranks` that hold the same, and of all those of a program, or its frozen ones; `parts`
-// says what is held here of each of them, all of it where nothing is said.
+// says what is held here of each of them, all of it where nothing is said. By layer: no bucket reaches from one layer
+// into another, and tables outside layers are for themselves.
 sharding::FlatLayout layoutOf(std::span<const sharding::FlatLayout::Named> parameters, int ranks,
                               sharding::FlatLayout::Ownership ownership,
                               std::int64_t bucketElements = usualBucketElements);
 sharding::FlatLayout layoutOf(const graph::Program& program, int ranks, sharding::FlatLayout::Ownership ownership,
                               const std::map<std::string, sharding::Part>& parts = {},
                               graph::Role role = graph::Role::parameter,
-                              std::int64_t bucketElements = usualBucketElements);
+                              std::int64_t bucketElements = usualBucketElements, bool byLayer = false);
 
 }  // namespace tandem::runtime

@@ -165,7 +165,7 @@ class StagedCommunicator final : public detail::DeviceGroup {
         : owner_(owner), exchange_(std::move(exchange)) {}
     bool test() override {
       owner_.proceed();
-      return exchange_->hasStarted() && exchange_->proceed();
+      return exchange_->hasStarted() && exchange_->proceed() && exchange_->onDevice().reached();
     }
     void wait() override {
       owner_.startUntil(*exchange_);

@@ -34,6 +34,7 @@ graph::Program placeReduceScatters(const graph::Program& program, const FlatLayo
       if (last[bucket] != static_cast<std::int64_t>(index)) continue;
       graph::Node exchange;
       exchange.op = graph::Operator::reduceScatter;
+      exchange.inputs = {graph::none};  // gradients lie outside
       exchange.attributes = graph::CollectiveAttributes{.bucket = static_cast<std::int32_t>(bucket)};
       nodes.push_back(exchange);
     }

@@ -43,7 +43,9 @@ void FlatLayout::place(std::span<const Named> parameters, std::int64_t bucketEle
     filled += roundUp(parameters_.back().part.whole().count());
     const bool isLast = &named == &parameters.back();
     const Named* const next = isLast ? nullptr : &named + 1;
-    if (filled < bucketElements || (next != nullptr && next->part && next->part->isOfOneRank())) continue;
+    const bool groupEnds = next != nullptr && next->group != named.group;
+    const bool wouldSplit = next != nullptr && next->part && next->part->isOfOneRank();
+    if (!groupEnds && (filled < bucketElements || wouldSplit)) continue;
     bucketBegins_.push_back(count_);
     filled = 0;
   }

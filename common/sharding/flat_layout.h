@@ -45,6 +45,7 @@ class FlatLayout {
     std::string name;
     base::Shape shape;
     std::optional<Part> part = {};  // none: it is held whole
+    std::int32_t group = 0;         // parameters of different groups share no bucket
   };
   enum class Ownership {
     anywhere,         // pieces of equal size, wherever they cut

@@ -32,6 +32,8 @@ struct Grid {
   int replicas() const { return data * context; }
   // Over how many of these the optimizer's states are shared out.
   int sharers() const { return zero == 0 ? 1 : replicas(); }
+  bool sharesGradients() const { return zero >= 2 && replicas() > 1; }
+  bool sharesWeights() const { return zero >= 3 && replicas() > 1; }
   // "dp=2,tp=2,pp=1,cp=1,zero=1", as parseGrid reads it.
   std::string text() const;
   bool operator==(const Grid&) const = default;

@@ -5,6 +5,7 @@
 #include <numbers>
 
 #include "common/base/error.h"
+#include "common/sharding/parameter_shards.h"
 #include "common/train/context_batch.h"
 
 namespace tandem::train {
@@ -27,9 +28,14 @@ struct ExactSum {
 };
 
 graph::Program evaluationProgram(const model::Configuration& configuration, std::int64_t rows,
-                                 std::int64_t sequenceLength, base::DType storage, const RankGroups* groups) {
+                                 std::int64_t sequenceLength, const runtime::ParameterStore& parameters,
+                                 RankGroups* groups) {
+  const base::DType storage = parameters.storage();
   if (groups == nullptr) return lossProgram(configuration, rows, sequenceLength, storage);
-  return graph::fuse(lossPart(configuration, rows, sequenceLength, storage, groups->grid(), groups->own()).program);
+  const graph::Program loss =
+      graph::fuse(lossPart(configuration, rows, sequenceLength, storage, groups->grid(), groups->own()).program);
+  if (!parameters.sharesWeights()) return loss;
+  return sharding::shardWeights(loss, parameters.layout(), groups->device().replicas().rank());
 }
 
 }  // namespace
@@ -39,10 +45,12 @@ LossEvaluator::LossEvaluator(const model::Configuration& configuration, const ru
     : rows_(rows),
       sequenceLength_(sequenceLength),
       groups_(groups),
-      executable_(
-          parameters.prepared(evaluationProgram(configuration, rows, sequenceLength, parameters.storage(), groups)),
-          device.backend, device.stream, device.arena) {
+      executable_(parameters.prepared(evaluationProgram(configuration, rows, sequenceLength, parameters, groups)),
+                  device.backend, device.stream, device.arena) {
   if (groups != nullptr) executable_.exchangeThrough(&activations_.emplace(groups->device()));
+  if (parameters.sharesWeights()) {
+    executable_.gatherFrom(&weights_.emplace(parameters, groups->device().replicas()));
+  }
   parameters.bindTo(executable_);
 }
 

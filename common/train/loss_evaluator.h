@@ -44,6 +44,7 @@ class LossEvaluator {
   std::int64_t sequenceLength_;
   RankGroups* groups_;
   std::optional<runtime::ActivationExchange> activations_;  // with groups
+  std::optional<runtime::WeightGathering> weights_;         // where they are shared out
   runtime::Executable executable_;
 };
 

@@ -14,6 +14,7 @@ std::int64_t bytesOf(const graph::Program& program, graph::Role role) {
   std::int64_t bytes = 0;
   for (const graph::TensorId id : program.ofRole(role)) {
     const graph::Tensor& tensor = program.tensor(id);
+    if (tensor.partOf != graph::none) continue;  // of what the arena holds
     bytes += tensor.shape.count() * base::byteSize(tensor.type);
   }
   return bytes;

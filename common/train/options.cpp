@@ -39,7 +39,6 @@ base::DType parsePrecision(const std::string& text) {
 }
 
 std::string whyNotRunnable(const TrainOptions& options, const sharding::Grid& grid) {
-  if (grid.zero > 1) return "of ZeRO there are the stages 0 and 1; use zero=1";
   if (grid.pipeline > 1 && options.cudaGraphs) {
     return "--cuda-graphs on records whole micro batches, which pp=" + std::to_string(grid.pipeline) +
            " interleaves; use pp=1 or --cuda-graphs off";
@@ -56,6 +55,12 @@ std::string whyNotRunnable(const TrainOptions& options, const sharding::Grid& gr
   }
   if (options.preference && (grid.tensor > 1 || grid.pipeline > 1 || grid.context > 1)) {
     return "preferences are learned by data-parallel ranks alone; use dp=" + std::to_string(grid.ranks());
+  }
+  if (options.preference && grid.zero > 2) {
+    return "learning preferences takes forward passes of their own, for which weights are not shared out; use zero=2";
+  }
+  if (options.adapters && grid.zero > 1) {
+    return "adapters are too small to share out, and the weights beside them are held whole; use zero=1";
   }
   if (grid.tensor > 1 && options.optimizer.method == optim::Method::muon) {
     return "Muon works on whole matrices, which tp=" + std::to_string(grid.tensor) +

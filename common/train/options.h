@@ -76,8 +76,8 @@ struct TrainOptions {
 // The storage type of weights and activations: "fp32", "bf16" or "fp16". Throws Error of kind usage for another text.
 base::DType parsePrecision(const std::string& text);
 
-// Why a run with these options cannot have that grid, whatever the model: a ZeRO stage that there is not, an optimizer
-// or a recording that it would cut; empty when it can.
+// Why a run with these options cannot have that grid, whatever the model: an optimizer or a
+// recording that it would cut; empty when it can.
 std::string whyNotRunnable(const TrainOptions& options, const sharding::Grid& grid);
 
 // The grid of a run on that many ranks. Throws Error of kind usage with whyNotRunnable.

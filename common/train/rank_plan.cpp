@@ -14,11 +14,10 @@ RankPlan planFirstRank(const TrainOptions& options, int ranks) {
   plan.shape = shareOut(options, plan.grid.data);
   const sharding::PartitionedProgram loss = lossPart(plan.configuration, plan.shape.microBatch, options.sequenceLength,
                                                      options.storage, plan.grid, {}, adaptersOf(options.adapters));
-  plan.program = trainingProgram(loss.program, options.recompute);
+  const sharding::FlatLayout layout = layoutOf(loss, options, plan.grid);
+  plan.program = withExchanges(trainingProgram(loss.program, options.recompute), layout, plan.grid, 0);
   if (options.adapters) plan.program = graph::quantise(plan.program, frozenFormats(plan.program, *options.adapters));
-  plan.ownParameters =
-      runtime::layoutOf(plan.program, plan.grid.sharers(), ownershipOf(options.optimizer.method), loss.parts)
-          .shardCount(0);
+  plan.ownParameters = layout.shardCount(0);
   plan.momentBytes = 2 * base::byteSize(options.optimizer.states);
   return plan;
 }

@@ -9,6 +9,7 @@
 #include "common/model/transformer.h"
 #include "common/sharding/context.h"
 #include "common/sharding/data_parallel.h"
+#include "common/sharding/parameter_shards.h"
 #include "common/sharding/pipeline.h"
 #include "common/train/context_batch.h"
 #include "common/train/quantised_weights.h"
@@ -48,9 +49,20 @@ sharding::PartitionedProgram lossPart(const model::Configuration& configuration,
   return part;
 }
 
-sharding::FlatLayout::Ownership ownershipOf(optim::Method method) {
-  return method == optim::Method::muon ? sharding::FlatLayout::Ownership::wholeParameters
-                                       : sharding::FlatLayout::Ownership::anywhere;
+sharding::FlatLayout layoutOf(const sharding::PartitionedProgram& part, const TrainOptions& options,
+                              const sharding::Grid& grid) {
+  const auto ownership = options.optimizer.method == optim::Method::muon
+                             ? sharding::FlatLayout::Ownership::wholeParameters
+                             : sharding::FlatLayout::Ownership::anywhere;
+  return runtime::layoutOf(part.program, grid.sharers(), ownership, part.parts, graph::Role::parameter,
+                           options.bucketElements, grid.sharesGradients());
+}
+
+graph::Program withExchanges(const graph::Program& program, const sharding::FlatLayout& layout,
+                             const sharding::Grid& grid, int rank) {
+  if (!grid.sharesGradients()) return sharding::placeReduceScatters(program, layout);
+  const graph::Program result = sharding::shardGradients(program, layout, rank);
+  return grid.sharesWeights() ? sharding::shardWeights(result, layout, rank) : result;
 }
 
 graph::Program trainingProgram(const graph::Program& loss, graph::Recompute recompute) {
@@ -114,12 +126,18 @@ TrainingStep::TrainingStep(const model::Configuration& configuration, const Trai
     program = graph::useFp8(program, "layers.");
     fp8_ = std::make_unique<Fp8Scaling>(graph::fp8Weights(program), device);
   }
-  const sharding::FlatLayout layout =
-      runtime::layoutOf(program, groups_.grid().sharers(), ownershipOf(options.optimizer.method), loss.parts,
-                        graph::Role::parameter, options.bucketElements);
+  const sharding::Grid& grid = groups_.grid();
+  const sharding::FlatLayout layout = layoutOf(loss, options, grid);
   if (options.storage == base::DType::f16) scaler_.emplace(options.lossScale);
-  parameters_ = std::make_unique<runtime::ParameterStore>(layout, device.backend, device.stream, options.storage,
-                                                          runtime::ParameterStore::Gradients::held);
+  const int replica = groups_.device().replicas().rank();
+  if (grid.sharesGradients()) {
+    parameters_ = std::make_unique<runtime::ParameterStore>(
+        layout, device.backend, device.stream, options.storage,
+        runtime::ParameterStore::Shard{.rank = replica, .weights = grid.sharesWeights()});
+  } else {
+    parameters_ = std::make_unique<runtime::ParameterStore>(layout, device.backend, device.stream, options.storage,
+                                                            runtime::ParameterStore::Gradients::held);
+  }
   if (options.adapters) {
     frozen_ = makeFrozen(program, *options.adapters, options.storage, communicator.size(), device);
     program = frozen_->prepared(program);
@@ -130,7 +148,7 @@ TrainingStep::TrainingStep(const model::Configuration& configuration, const Trai
   if (options.gradientNormGroups) gradientGroups_.emplace(configuration, layout, *optimizer_);
   const graph::Program whole = model::buildLoss(configuration, 1, 1, options.storage);
   makeExchange(sharding::sharedByStages(whole, groups_.grid().pipeline));
-  makeSlots(sharding::placeReduceScatters(program, layout), device);
+  makeSlots(withExchanges(program, layout, grid, replica), device);
   losses_.resize(static_cast<std::size_t>(shape.microBatch * options.sequenceLength / groups_.grid().context));
 }
 
@@ -155,6 +173,10 @@ void TrainingStep::makeSlots(const graph::Program& program, const Device& device
     slot->activations = std::make_unique<runtime::ActivationExchange>(groups_.device());
     slot->executable = std::make_unique<runtime::Executable>(program, device.backend, device.stream, slot->arena);
     slot->executable->exchangeThrough(slot->activations.get());
+    if (parameters_->sharesWeights()) {
+      slot->weights = std::make_unique<runtime::WeightGathering>(*parameters_, groups_.device().replicas());
+      slot->executable->gatherFrom(slot->weights.get());
+    }
     parameters_->bindTo(*slot->executable);
     if (fp8_) fp8_->bindTo(*slot->executable);
     if (frozen_) frozen_->bindTo(*slot->executable);
@@ -230,9 +252,9 @@ StepResult TrainingStep::run(const data::Batch& rows, std::int64_t step, double 
   return result;
 }
 
-// Gradients are exchanged as they become complete, in the last micro batch.
+// Gradients are exchanged as they become complete: in the last micro batch, or in each where nobody keeps them whole.
 runtime::Collectives* TrainingStep::collectivesOf(std::int64_t index) {
-  return index + 1 == shape_.microBatches ? exchange_.get() : nullptr;
+  return parameters_->sharesGradients() || index + 1 == shape_.microBatches ? exchange_.get() : nullptr;
 }
 
 // A forward pass over all rows: the weights of their tokens follow from the log probabilities of their documents.

@@ -15,6 +15,7 @@
 #include "common/optim/optimizer.h"
 #include "common/runtime/executable.h"
 #include "common/runtime/parameter_store.h"
+#include "common/runtime/weight_gathering.h"
 #include "common/sharding/partition.h"
 #include "common/train/device.h"
 #include "common/train/fp8_scaling.h"
@@ -69,6 +70,7 @@ class TrainingStep {
   struct Slot {
     std::shared_ptr<runtime::Arena> arena;
     std::unique_ptr<runtime::ActivationExchange> activations;
+    std::unique_ptr<runtime::WeightGathering> weights;  // of shared-out weights
     std::unique_ptr<runtime::Executable> executable;
   };
 
@@ -108,7 +110,11 @@ sharding::PartitionedProgram lossPart(const model::Configuration& configuration,
 graph::Program trainingProgram(const graph::Program& loss, graph::Recompute recompute);
 
 // How the ranks that hold the same parameters share them out: Muon needs whole ones.
-sharding::FlatLayout::Ownership ownershipOf(optim::Method method);
+sharding::FlatLayout layoutOf(const sharding::PartitionedProgram& part, const TrainOptions& options,
+                              const sharding::Grid& grid);
+// A training program with its exchanges of parameters, of the sharer `rank`.
+graph::Program withExchanges(const graph::Program& program, const sharding::FlatLayout& layout,
+                             const sharding::Grid& grid, int rank);
 
 // The same of a whole model: the program of a training step, and of a loss without gradients.
 graph::Program trainingProgram(const model::Configuration& configuration, std::int64_t rows,

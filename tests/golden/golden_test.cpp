@@ -125,7 +125,7 @@ TEST_P(GoldenModel, everyGradientEqualsPyTorchs) {
   for (const sharding::OwnedRun& run : step->optimizer().ownedRuns()) {
     const std::vector<double> expected = golden_.values("gradients/" + name(*step, run));
     std::vector<float> gradient(static_cast<std::size_t>(run.count));
-    backend_->copyToHost(gradient.data(), step->parameters().gradients() + run.flatOffset,
+    backend_->copyToHost(gradient.data(), step->parameters().gradientOf(run),
                          run.count * base::byteSize(base::DType::f32), *stream_);
     stream_->synchronize();
     RelativeError error(expected, GetParam().storage);

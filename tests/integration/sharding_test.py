@@ -23,9 +23,10 @@ class AnyGrid(unittest.TestCase):
         self.assertLess(relative_difference(world.losses("split"), world.losses("one")), 1e-5)
         self.assertEqual(world.tensors("split").keys(), world.tensors("one").keys())
         checkpoint = world.path("split") / "checkpoints" / "step-00000002"
-        for name, ranks, shard in (("data", 3, None), ("tensor", 3, "tp=3,zero=0"), ("all", 4, "dp=2,tp=2")):
+        for name, ranks, shard in (("data", 3, None), ("tensor", 3, "tp=3,zero=0"), ("all", 4, "dp=2,tp=2"),
+                                   ("gradients", 3, "dp=3,zero=2"), ("weights", 4, "dp=2,pp=2,zero=3")):
             with self.subTest(shard=shard):
-                world.pretrain(name, 6, ranks=ranks, shard=shard, resume=checkpoint)
+                world.pretrain(name, 6, ranks=ranks, shard=shard, resume=checkpoint, val=world.val)
                 self.assertLess(relative_difference(world.losses(name), world.losses("one")[2:]), 1e-5)
         expected = world.evaluate("loss", "--checkpoint", world.path("one"), "--data", world.val)[0]
         for ranks, shard in ((2, "tp=2"), (4, "dp=2,pp=2")):
@@ -40,7 +41,7 @@ class PlannedGrid(unittest.TestCase):
     def test_auto_measures_the_ranks_and_trains_on_the_grid_that_it_takes(self):
         world.pretrain("one", 6, val=world.val)
         planned = world.pretrain("planned", 6, ranks=2, val=world.val, shard="auto")
-        taken = re.search(r"taken: (dp=\d,tp=\d,pp=\d,cp=\d,zero=[01])", planned.err)
+        taken = re.search(r"taken: (dp=\d,tp=\d,pp=\d,cp=\d,zero=[0-3])", planned.err)
         self.assertIn(f"grid {taken[1]}", planned.err)
         self.assertLess(relative_difference(world.losses("planned"), world.losses("one")), 1e-5)
 
@@ -64,7 +65,7 @@ class BadGrids(unittest.TestCase):
                             batch_tokens=6 * SEQUENCE)
         self.expect_refused(2, ["'xp=2'", "dp=2,tp=2,pp=1,cp=1,zero=1"], shard="xp=2")
         self.expect_refused(2, ["Muon", "tp=2"], shard="tp=2", optimizer="muon")
-        self.expect_refused(2, ["zero=3"], shard="dp=2,zero=3")
+        self.expect_refused(2, ["zero=4: it must be a whole number from 0 to 3"], shard="dp=2,zero=4")
 
     def test_a_batch_is_shared_out_over_the_data_axis_alone(self):
         self.expect_refused(4, ["multiples of " + str(2 * SEQUENCE)], shard="dp=2,tp=2",

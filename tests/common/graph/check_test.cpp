@@ -232,7 +232,7 @@ TEST(Check, linearCrossEntropy) {
 
 TEST(Check, reduceScatter) {
   Program program = gpt2;
-  program.addNode(Operator::reduceScatter, {}, {}, CollectiveAttributes{0});
+  program.addNode(Operator::reduceScatter, {none}, {}, CollectiveAttributes{0});
   expectRefused(program, [](Program& p) { p.nodes().back().attributes = CollectiveAttributes{-1}; },
                 {"(reduceScatter)", "bucket"});
 }

@@ -55,7 +55,7 @@ class Parameters {
       }
     }
     for (int bucket = layout().buckets() - 1; bucket >= 0; --bucket) {
-      exchange_.reduceScatter(bucket);
+      exchange_.reduceScatter(bucket, nullptr);
       exchange_.progress();
     }
     exchange_.finish();

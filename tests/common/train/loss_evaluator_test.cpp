@@ -8,6 +8,7 @@
 #include <numbers>
 
 #include "common/model/transformer.h"
+#include "common/train/model_state.h"
 #include "tests/common/data/expect_error.h"
 #include "tests/common/train/small_world.h"
 
@@ -73,6 +74,24 @@ TEST_F(LossEvaluation, isTheSameAtAnyBatch) {
     EXPECT_EQ(result.targets, one.targets);
     EXPECT_NEAR(result.loss, one.loss, 1e-6 * one.loss);
   }
+}
+
+TEST_F(LossEvaluation, isTheSameOfWeightsThatTheRanksShareOut) {
+  const data::Dataset dataset(makeTextDataset(folder_, texts));
+  std::vector<double> losses;
+  for (const int zero : {1, 3}) {
+    TrainOptions options;
+    options.sequenceLength = 16;
+    options.batchTokens = 16 * test::world().size();
+    options.grid = sharding::Grid{.data = test::world().size(), .zero = zero};
+    TrainingStep step(model_, options, shareOut(options, test::world().size()), test::world(), cpu_.device());
+    initialise(model_, 3, step.parameters(), step.optimizer(), cpu_.device());
+    EXPECT_EQ(step.parameters().sharesWeights(), zero == 3 && test::world().size() > 1);
+    losses.push_back(LossEvaluator(model_, step.parameters(), 2, 16, cpu_.device(), &step.groups())
+                         .evaluate(dataset, false, 0, test::world())
+                         .loss);
+  }
+  EXPECT_EQ(losses[0], losses[1]);
 }
 
 TEST_F(LossEvaluation, isTheSameAtAnyRankCount) {

@@ -32,10 +32,10 @@ data::Batch makeBatch(std::int64_t rowsPerRank, std::int64_t learning, std::int6
 
 // A model in training on the ranks of the test.
 struct Training {
-  explicit Training(TrainOptions given) : options(given) {
+  explicit Training(TrainOptions given, std::int64_t microBatch = 1) : options(given) {
     options.sequenceLength = length;
     options.batchTokens = rows * length;
-    options.microBatch = 1;
+    options.microBatch = microBatch;
     shape = shareOut(options, test::world().size());
     step = std::make_unique<TrainingStep>(model, options, shape, test::world(), cpu.device());
     initialise(model, 1, step->parameters(), step->optimizer(), cpu.device());
@@ -145,6 +145,33 @@ TEST(MixedPrecision, theScaleShowsInNothingButItself) {
   std::size_t differing = 0;
   for (std::size_t i = 0; i < weights[0].size(); ++i) differing += weights[0][i] != weights[1][i] ? 1u : 0u;
   EXPECT_LT(differing, weights[0].size() / 100);
+}
+
+// Masters after two steps, by their place in the flat buffer, which does not depend on the stage.
+std::vector<float> mastersOf(int zero, base::DType storage) {
+  const int ranks = test::world().size();
+  TrainOptions options;
+  options.storage = storage;
+  options.cudaGraphs = true;
+  options.grid = sharding::Grid{.data = ranks, .zero = zero};
+  Training training(options, rows / ranks);
+  for (std::int64_t step = 1; step <= 2; ++step) training.run(step);
+  const sharding::FlatLayout& layout = training.step->parameters().layout();
+  std::vector<float> masters(static_cast<std::size_t>(layout.count()));
+  for (const sharding::OwnedRun& run : training.step->optimizer().countedRuns()) {
+    const std::int64_t begin = layout.parameters()[static_cast<std::size_t>(run.parameter)].offset + run.begin;
+    std::copy_n(training.step->optimizer().master(run), run.count, masters.begin() + begin);
+  }
+  test::world().allReduce({masters.data(), base::DType::f32, std::ssize(masters)});
+  return masters;
+}
+
+TEST(MixedPrecision, allStagesOfZeroGiveTheSameBits) {
+  for (const base::DType storage : {base::DType::f32, base::DType::bf16, base::DType::f16}) {
+    const std::vector<float> expected = mastersOf(1, storage);
+    EXPECT_EQ(mastersOf(2, storage), expected) << base::name(storage);
+    EXPECT_EQ(mastersOf(3, storage), expected) << base::name(storage);
+  }
 }
 
 TEST(MixedPrecision, momentsInBfloat16LearnAsThoseInFloat32) {

@@ -46,7 +46,7 @@ class Scratch {
   std::int64_t generation() const { return generation_; }
 
   // At least that many bytes, aligned to 256, until the next call for the same slot.
-  static constexpr int slots = 4;
+  static constexpr int slots = 5;
   void* get(int slot, std::int64_t bytes);
   template <class T>
   T* get(int slot, std::int64_t count) {

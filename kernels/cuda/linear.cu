@@ -61,7 +61,7 @@ bool runFused(const Linear& call, Product product, Context& context) {
   product.epilogue = call.bias ? Epilogue::geluBias : Epilogue::gelu;
   if (call.preActivation) product.auxiliary = matrixOf(call.preActivation);
   if (!context.matrixProduct->offers(product)) return false;
-  context.matrixProduct->run(product, context.stream);
+  context.matrixProduct->run(product, context.stream, context.scratch);
   return true;
 }
 
@@ -80,7 +80,7 @@ void run(const Linear& call, Context& context) {
   const TensorView argument = call.preActivation ? call.preActivation : call.output;
   product.target = matrixOf(argument);
   product.epilogue = call.bias ? Epilogue::bias : Epilogue::none;
-  context.matrixProduct->run(product, context.stream);
+  context.matrixProduct->run(product, context.stream, context.scratch);
   if (call.activation != ActivationKind::none || argument.data != call.output.data) {
     run(Activation{call.activation, argument, call.output}, context);
   }
@@ -94,22 +94,22 @@ void run(const LinearBackwardInput& call, Context& context) {
   takeFp8Operands(call, product, context);
   if (call.activation == ActivationKind::none) {
     if (call.accumulate) accumulate(product);
-    return products.run(product, context.stream);
+    return products.run(product, context.stream, context.scratch);
   }
   if (call.accumulate) {
     TensorView apart = call.gradInput;
     apart.data = context.scratch.get(productSlot, call.gradInput.shape.count() * base::byteSize(call.gradInput.type));
     product.target = matrixOf(apart);
-    products.run(product, context.stream);
+    products.run(product, context.stream, context.scratch);
     return addSlopes(call, apart, context);
   }
   if (call.activation == ActivationKind::geluTanh && !product.left.fp8) {
     Product fused = product;
     fused.epilogue = Epilogue::geluBackward;
     fused.auxiliary = matrixOf(call.preActivation);
-    if (products.offers(fused)) return products.run(fused, context.stream);
+    if (products.offers(fused)) return products.run(fused, context.stream, context.scratch);
   }
-  products.run(product, context.stream);
+  products.run(product, context.stream, context.scratch);
   run(ActivationBackward{call.activation, call.gradInput, call.preActivation, call.gradInput}, context);
 }
 
@@ -121,7 +121,7 @@ void run(const LinearBackwardWeight& call, Context& context) {
                   .target = matrixOf(call.gradWeight)};
   takeFp8Operands(call, product, context);
   if (call.accumulate) accumulate(product);
-  if (!call.gradBias) return products.run(product, context.stream);
+  if (!call.gradBias) return products.run(product, context.stream, context.scratch);
 
   // The product reads the rows of gradOutput anyway and can sum them on the way; it cannot add to older sums.
   TensorView sums = call.gradBias;
@@ -131,11 +131,11 @@ void run(const LinearBackwardWeight& call, Context& context) {
   fused.vector = sums.data;
   // An 8-bit operand would give sums of what was rounded.
   if (!product.left.fp8 && products.offers(fused)) {
-    products.run(fused, context.stream);
+    products.run(fused, context.stream, context.scratch);
     if (call.accumulate) run(Axpy{sums, call.gradBias, 1.0f}, context);
     return;
   }
-  products.run(product, context.stream);
+  products.run(product, context.stream, context.scratch);
   biasGradient(call.gradOutput, call.gradBias, call.accumulate, sumsSlot, context);
 }
 

@@ -231,7 +231,7 @@ void runChunk(const LinearCrossEntropy& call, const Part& part, const Chunk& chu
                        .right = weight,
                        .transposeRight = true,
                        .target = {chunk.logits, DType::f32, chunk.rows, vocabulary, chunk.stride}},
-               context.stream);
+               context.stream, context.scratch);
   if (vocabulary >= longRow) {
     launchLosses<512>(call, part, chunk, context);
   } else {
@@ -240,11 +240,11 @@ void runChunk(const LinearCrossEntropy& call, const Part& part, const Chunk& chu
   if (!call.gradInput) return;
   const Matrix gradients{chunk.gradients, call.input.type, chunk.rows, vocabulary, chunk.stride};
   products.run(Product{.left = gradients, .right = weight, .target = matrixOf(rowsOf(call.gradInput, chunk))},
-               context.stream);
+               context.stream, context.scratch);
   if (!call.gradWeight) return;
   Product ofWeight{.left = gradients, .transposeLeft = true, .right = input, .target = matrixOf(call.gradWeight)};
   if (chunk.first > 0 || call.accumulateWeight) accumulate(ofWeight);
-  products.run(ofWeight, context.stream);
+  products.run(ofWeight, context.stream, context.scratch);
 }
 
 // Elements from a row of logits to the next.

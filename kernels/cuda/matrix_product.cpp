@@ -20,6 +20,7 @@ namespace tandem::kernels::cuda {
 namespace {
 
 constexpr std::int64_t workspaceBytes = std::int64_t{32} << 20;  // what cuBLASLt may use a stream, as NVIDIA advises
+constexpr int workspaceSlot = 4;                                 // of the scratch; operators use others
 constexpr int triedCandidates = 6;                               // algorithms that are tried for a shape
 constexpr int trialRounds = 4;                                   // the first warms up
 constexpr float worthwhile = 0.95f;  // of the first candidate's time: below, noise alone would decide
@@ -262,7 +263,7 @@ class CublasLt : public MatrixProduct {
     return isEmpty(product) || !planOf(product).candidates.empty();
   }
 
-  void run(const Product& product, cudaStream_t stream) override {
+  void run(const Product& product, cudaStream_t stream, Scratch& scratch) override {
     assertSound(product);
     const std::lock_guard lock(mutex_);
     if (isEmpty(product)) return runEmpty(product, stream);
@@ -273,8 +274,8 @@ class CublasLt : public MatrixProduct {
                                                      "; another size or --precision may be possible");
     }
     setPointers(plan, product);
-    if (plan.candidates.size() > 1) keepFastest(plan, product, stream);
-    const cublasStatus_t status = multiply(plan, plan.candidates[0], product, stream);
+    if (plan.candidates.size() > 1) keepFastest(plan, product, stream, scratch);
+    const cublasStatus_t status = multiply(plan, plan.candidates[0], product, stream, scratch);
     if (status != CUBLAS_STATUS_SUCCESS) {
       throw base::Error(base::ErrorKind::device, "cuBLASLt, computing the product " + describe(product) + ": " +
                                                      cublasLtGetStatusName(status) + ": " +
@@ -342,20 +343,20 @@ class CublasLt : public MatrixProduct {
   }
 
   cublasStatus_t multiply(const Plan& plan, const cublasLtMatmulHeuristicResult_t& candidate, const Product& product,
-                          cudaStream_t stream) {
+                          cudaStream_t stream, Scratch& scratch) {
     void* const target = const_cast<void*>(product.target.data);
     const bool adds = product.addend.data != nullptr;
     const float beta = adds ? product.addendFactor : 0.0f;
     void* const workspace = candidate.workspaceSize == 0
                                 ? nullptr
-                                : workspaces_[stream].get(0, static_cast<std::int64_t>(candidate.workspaceSize));
+                                : scratch.get(workspaceSlot, static_cast<std::int64_t>(candidate.workspaceSize));
     return cublasLtMatmul(handle_, plan.operation.get(), &product.factor, product.right.data, plan.right.get(),
                           product.left.data, plan.left.get(), &beta, adds ? product.addend.data : target,
                           plan.addend.get(), target, plan.target.get(), &candidate.algo, workspace,
                           candidate.workspaceSize, stream);
   }
 
-  void keepFastest(Plan& plan, const Product& product, cudaStream_t stream) {
+  void keepFastest(Plan& plan, const Product& product, cudaStream_t stream, Scratch& scratch) {
     Product trial = product;
     void* spare = nullptr;
     if (product.addend.data == product.target.data) {  // what is added to must not be added to twice
@@ -368,7 +369,7 @@ class CublasLt : public MatrixProduct {
       const auto offset = reinterpret_cast<std::uintptr_t>(product.target.data) % 256;
       trial.target.data = trial.addend.data = static_cast<std::byte*>(spare) + offset;
     }
-    const std::vector<float> times = trialTimes(plan, trial, stream);
+    const std::vector<float> times = trialTimes(plan, trial, stream, scratch);
     std::size_t best = 0;
     for (std::size_t i = 1; i < times.size(); ++i) {
       if (times[i] < times[best] && times[i] < worthwhile * times[0]) best = i;
@@ -378,7 +379,7 @@ class CublasLt : public MatrixProduct {
   }
 
   // Milliseconds of each candidate, the least of several rounds by turns; infinite for one that fails.
-  std::vector<float> trialTimes(const Plan& plan, const Product& product, cudaStream_t stream) {
+  std::vector<float> trialTimes(const Plan& plan, const Product& product, cudaStream_t stream, Scratch& scratch) {
     std::vector<float> times(plan.candidates.size(), std::numeric_limits<float>::infinity());
     cudaEvent_t begin = nullptr, end = nullptr;
     cuda::check(cudaEventCreate(&begin), "making an event");
@@ -387,7 +388,7 @@ class CublasLt : public MatrixProduct {
       for (std::size_t i = 0; i < times.size(); ++i) {
         float milliseconds = 0;
         cuda::check(cudaEventRecord(begin, stream), "timing a product");
-        if (multiply(plan, plan.candidates[i], product, stream) != CUBLAS_STATUS_SUCCESS) continue;
+        if (multiply(plan, plan.candidates[i], product, stream, scratch) != CUBLAS_STATUS_SUCCESS) continue;
         cuda::check(cudaEventRecord(end, stream), "timing a product");
         cuda::check(cudaEventSynchronize(end), "timing a product");
         cuda::check(cudaEventElapsedTime(&milliseconds, begin, end), "timing a product");
@@ -403,7 +404,6 @@ class CublasLt : public MatrixProduct {
   cublasLtHandle_t handle_ = nullptr;
   std::mutex mutex_;  // streams of several threads share the plans
   std::map<Key, Plan> plans_;
-  std::map<cudaStream_t, Scratch> workspaces_;
 };
 
 }  // namespace

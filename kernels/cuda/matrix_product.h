@@ -70,8 +70,9 @@ class MatrixProduct {
   // Whether run() will do this one: operands and epilogue as they are, with these addresses. The epilogues other than
   // none ask for more than their product alone does (auxiliary: rows that begin at multiples of 16 bytes).
   virtual bool offers(const Product& product) = 0;
+  // Enqueues the product; cuBLASLt's workspace comes from the stream's scratch.
   // Throws Error of kind device, naming shape and types, for a product that cuBLASLt has no algorithm for.
-  virtual void run(const Product& product, cudaStream_t stream) = 0;
+  virtual void run(const Product& product, cudaStream_t stream, Scratch& scratch) = 0;
 };
 
 // `tf32` lets float32 products round their operands to 10 bits of mantissa. Where cuBLASLt names several algorithms,

@@ -52,15 +52,15 @@ void iterate(const Matrix& x, const Matrix& gram, const Matrix& square, const Ma
   MatrixProduct& products = *context.matrixProduct;
   const bool tall = x.rows > x.columns;
   products.run(Product{.left = x, .transposeLeft = tall, .right = x, .transposeRight = !tall, .target = gram},
-               context.stream);
+               context.stream, context.scratch);
   products.run(
       Product{
           .left = gram, .right = gram, .target = square, .factor = factorC, .addend = gram, .addendFactor = factorB},
-      context.stream);
+      context.stream, context.scratch);
   products.run(
       Product{
           .left = tall ? x : square, .right = tall ? square : x, .target = to, .addend = x, .addendFactor = factorA},
-      context.stream);
+      context.stream, context.scratch);
 }
 
 }  // namespace

@@ -171,14 +171,36 @@ class MatrixProducts : public testing::Test {
 
   void run(const Product& product) { run(*products_, product); }
   void run(MatrixProduct& products, const Product& product) {
-    products.run(product, stream_);
+    products.run(product, stream_, scratch_);
     check(cudaStreamSynchronize(stream_), "test");
   }
 
   DeviceProperties device_;
   std::unique_ptr<MatrixProduct> products_;
+  Scratch scratch_;
   cudaStream_t stream_ = nullptr;
 };
+
+std::size_t freeBytes() {
+  std::size_t free = 0, total = 0;
+  check(cudaMemGetInfo(&free, &total), "test");
+  return free;
+}
+
+// So that it ends with the stream, and recorded products notice when it moves.
+TEST_F(MatrixProducts, takeTheirWorkspaceFromTheScratchOfTheStream) {
+  const Operands o(Size{16, 24, 64}, allTypes.front(), false, false, 0, 0);
+  run(o.product);
+  const std::size_t before = freeBytes();
+  {
+    Scratch other;
+    products_->run(o.product, stream_, other);
+    check(cudaStreamSynchronize(stream_), "test");
+    EXPECT_GT(other.generation(), 0);
+    EXPECT_LT(freeBytes(), before);
+  }
+  EXPECT_EQ(freeBytes(), before);
+}
 
 TEST_F(MatrixProducts, multiplyHoweverTheOperandsAreTransposedAndStored) {
   for (const Size& size : {Size{1, 1, 1}, Size{3, 17, 5}, Size{16, 24, 64}, Size{33, 10, 130}}) {

@@ -66,17 +66,15 @@ void compareUntouched(const std::string& place, const std::set<std::string>& wri
                       const Image& after, std::ostream& complaints) {
   const Case& recipe = before.recipe();
   for (const auto& [name, bytes] : before.buffers) {
-    std::vector<bool> mayChange(bytes.size());
+    std::vector<char> mayChange(bytes.size(), 0);
     for (const Operand& operand : recipe.operands) {
       if (operand.buffer != name || !written.contains(operand.name)) continue;
       const std::int64_t size = base::byteSize(elementType(operand.storage, before.varied()));
-      for (std::int64_t i = 0; i < operand.shape.count(); ++i) {
-        for (std::int64_t b = 0; b < size; ++b)
-          mayChange[static_cast<std::size_t>(placeOf(operand, i) * size + b)] = true;
-      }
+      visitPlaces(operand, [&](std::int64_t element) { std::fill_n(mayChange.begin() + element * size, size, 1); });
     }
+    const std::vector<std::byte>& now = after.buffers.at(name);
     for (std::size_t i = 0; i < bytes.size(); ++i) {
-      if (mayChange[i] || bytes[i] == after.buffers.at(name)[i]) continue;
+      if (mayChange[i] != 0 || bytes[i] == now[i]) continue;
       complaints << place << ": byte " << i << " of " << name << ", which is no result, was overwritten\n";
       break;
     }

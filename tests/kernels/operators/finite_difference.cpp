@@ -28,11 +28,10 @@ using Direction = std::vector<double>;
 // The loss after the first step, the forward operator, with `input` moved from where it is in `start`.
 double lossWith(const Image& start, const std::string& input, const Direction& direction, double distance,
                 Placement& place) {
+  std::vector<double> all = start.elements(input);
+  for (std::size_t i = 0; i < all.size(); ++i) all[i] += distance * direction[i];
   Image moved = start;
-  for (std::size_t i = 0; i < direction.size(); ++i) {
-    const auto at = static_cast<std::int64_t>(i);
-    if (direction[i] != 0) moved.setElement(input, at, start.element(input, at) + distance * direction[i]);
-  }
+  moved.setElements(input, all);
   place.upload(moved);
   place.run(start.recipe().steps.front());
   place.download(moved);

@@ -11,6 +11,16 @@ namespace {
 constexpr std::int64_t guardBytes = 256;
 constexpr auto guardByte = std::byte{0xA5};
 
+// Place in its buffer, counted in elements, of an operand's element `index`.
+std::int64_t placeOf(const Operand& operand, std::int64_t index) {
+  std::int64_t place = operand.offset;
+  for (int axis = operand.shape.rank() - 1; axis >= 0; --axis) {
+    place += index % operand.shape[axis] * operand.strides[axis];
+    index /= operand.shape[axis];
+  }
+  return place;
+}
+
 std::int64_t bufferElements(const Operand& operand) {
   return operand.shape.count() == 0 ? 0 : placeOf(operand, operand.shape.count() - 1) + 1;
 }
@@ -89,15 +99,6 @@ DType elementType(Storage storage, DType varied) {
   return varied;
 }
 
-std::int64_t placeOf(const Operand& operand, std::int64_t index) {
-  std::int64_t place = operand.offset;
-  for (int axis = operand.shape.rank() - 1; axis >= 0; --axis) {
-    place += index % operand.shape[axis] * operand.strides[axis];
-    index /= operand.shape[axis];
-  }
-  return place;
-}
-
 Image::Image(const Case& recipe, DType varied, std::uint64_t seed) : recipe_(&recipe), varied_(varied) {
   for (const Operand& operand : recipe.operands) {
     const std::int64_t bytes = bufferElements(operand) * base::byteSize(elementType(operand.storage, varied));
@@ -110,14 +111,8 @@ Image::Image(const Case& recipe, DType varied, std::uint64_t seed) : recipe_(&re
     base::RandomStream random(seed, hashOf(recipe.name() + "/" + operand.name));
     std::vector<double> drawn(static_cast<std::size_t>(operand.shape.count()));
     operand.draw(random, drawn);
-    for (std::size_t i = 0; i < drawn.size(); ++i) setElement(operand.name, static_cast<std::int64_t>(i), drawn[i]);
+    setElements(operand.name, drawn);
   }
-}
-
-double Image::element(const std::string& name, std::int64_t index) const {
-  const Operand& operand = recipe_->operand(name);
-  const DType type = elementType(operand.storage, varied_);
-  return loadElement(buffers.at(operand.buffer).data() + placeOf(operand, index) * base::byteSize(type), type);
 }
 
 void Image::setElement(const std::string& name, std::int64_t index, double value) {
@@ -126,22 +121,29 @@ void Image::setElement(const std::string& name, std::int64_t index, double value
   storeElement(buffers.at(operand.buffer).data() + placeOf(operand, index) * base::byteSize(type), type, value);
 }
 
+void Image::setElements(const std::string& name, const std::vector<double>& all) {
+  const Operand& operand = recipe_->operand(name);
+  const DType type = elementType(operand.storage, varied_);
+  std::byte* data = buffers.at(operand.buffer).data();
+  auto value = all.begin();
+  visitPlaces(operand, [&](std::int64_t place) { storeElement(data + place * base::byteSize(type), type, *value++); });
+}
+
 std::vector<double> Image::elements(const std::string& name) const {
   const Operand& operand = recipe_->operand(name);
   const DType type = elementType(operand.storage, varied_);
   const std::byte* data = buffers.at(operand.buffer).data();
-  std::vector<double> all(static_cast<std::size_t>(operand.shape.count()));
-  for (std::size_t i = 0; i < all.size(); ++i) {
-    all[i] = loadElement(data + placeOf(operand, static_cast<std::int64_t>(i)) * base::byteSize(type), type);
-  }
+  std::vector<double> all;
+  all.reserve(static_cast<std::size_t>(operand.shape.count()));
+  visitPlaces(operand,
+              [&](std::int64_t place) { all.push_back(loadElement(data + place * base::byteSize(type), type)); });
   return all;
 }
 
 Image Image::widened() const {
   Image wide(*recipe_, DType::f64, 0);
   for (const Operand& operand : recipe_->operands) {
-    const std::vector<double> all = elements(operand.name);
-    for (std::size_t i = 0; i < all.size(); ++i) wide.setElement(operand.name, static_cast<std::int64_t>(i), all[i]);
+    wide.setElements(operand.name, elements(operand.name));
   }
   return wide;
 }

@@ -23,8 +23,9 @@ class Image {
   DType varied() const { return varied_; }
   // The elements of an operand in the order of its shape.
   std::vector<double> elements(const std::string& operand) const;
-  double element(const std::string& operand, std::int64_t index) const;
   void setElement(const std::string& operand, std::int64_t index, double value);
+  // All elements, in the order of the operand's shape.
+  void setElements(const std::string& operand, const std::vector<double>& all);
   // The same numbers in float64.
   Image widened() const;
 
@@ -35,8 +36,23 @@ class Image {
   DType varied_;
 };
 
-// Place in its buffer, counted in elements, of an operand's element `index`.
-std::int64_t placeOf(const Operand& operand, std::int64_t index);
+// Calls `visit(place)` for each element of an operand in the order of its shape, with its place in its buffer, counted
+// in elements.
+template <class Visit>
+void visitPlaces(const Operand& operand, const Visit& visit) {
+  const int rank = operand.shape.rank();
+  const std::int64_t row = rank == 0 ? 1 : operand.shape[rank - 1];
+  const std::int64_t step = rank == 0 ? 1 : operand.strides[rank - 1];
+  for (std::int64_t first = 0; first < operand.shape.count(); first += row) {
+    std::int64_t place = operand.offset;
+    std::int64_t index = first / row;
+    for (int axis = rank - 2; axis >= 0; --axis) {
+      place += index % operand.shape[axis] * operand.strides[axis];
+      index /= operand.shape[axis];
+    }
+    for (std::int64_t i = 0; i < row; ++i) visit(place + i * step);
+  }
+}
 
 // An image's copy in the memory of a backend, between guards that betray a write outside.
 class Placement {

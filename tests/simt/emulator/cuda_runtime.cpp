@@ -96,6 +96,8 @@ cudaError_t run_one(CUstream_st* s) {
 }
 cudaError_t drain(CUstream_st* s, uint64_t upto = ~0ull) {
   cudaError_t e = cudaSuccess;
+  if (s->q.empty() || s->done >= upto) return e;
+  DeviceAccess a;  // once for all that waits: opening takes longer than most work
   while (!s->q.empty() && s->done < upto) {
     cudaError_t r = run_one(s);
     if (e == cudaSuccess) e = r;
@@ -163,6 +165,7 @@ cudaError_t release(void* v) {
   std::lock_guard l(rt);
   if (!v) return cudaSuccess;
   if (is_recording()) return note(cudaErrorStreamCaptureUnsupported);
+  DeviceAccess a;
   cudaError_t e = drain_all();
   auto it = blocks.find(static_cast<char*>(v));
   if (it == blocks.end()) return note(cudaErrorInvalidValue);
@@ -170,10 +173,7 @@ cudaError_t release(void* v) {
 #if defined(__SANITIZE_ADDRESS__)
   free(v);
 #else
-  {
-    DeviceAccess a;
-    if (auto t = check_tail(it->first, it->second); t != cudaSuccess) e = t;
-  }
+  if (auto t = check_tail(it->first, it->second); t != cudaSuccess) e = t;
   munmap(it->second.map, it->second.mapped);
 #endif
   blocks.erase(it);
@@ -202,8 +202,8 @@ cudaError_t copy(void* d, const void* s, size_t n, cudaMemcpyKind k, cudaStream_
   }
   if (is_recording() && (!bd || !bs)) return note(cudaErrorStreamCaptureUnsupported);
   if (!dd && !bd) {  // pageable destination: the call waits
-    cudaError_t e = is_default(st) ? drain_all() : drain(st);
     DeviceAccess a;
+    cudaError_t e = is_default(st) ? drain_all() : drain(st);
     memcpy(d, s, n);
     return e;
   }
@@ -229,9 +229,9 @@ cudaError_t enqueue(cudaStream_t s, std::function<cudaError_t()> op) {
     return cudaSuccess;
   }
   if (is_default(s)) {
+    DeviceAccess a;
     cudaError_t e = drain_all();
     if (e != cudaSuccess) return e;
-    DeviceAccess a;
     return note(op());
   }
   s->q.push_back(std::move(op));

@@ -22,15 +22,18 @@ function(tandem_room name)
 endfunction()
 
 # tandem_app(NAME LIBRARIES lib...)
-#   builds the executable NAME from apps/NAME, and installs it.
+#   builds the executable NAME from apps/NAME, and installs it. NAME_objects is what it is made of, for the tests that link
+#   it with an emulated device.
 function(tandem_app name)
   cmake_parse_arguments(ARG "" "" "LIBRARIES" ${ARGN})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/${name}/*.cpp)
   if(NOT sources)
     return()
   endif()
-  add_executable(${name} ${sources})
-  target_link_libraries(${name} PRIVATE tandem_compile_options ${ARG_LIBRARIES})
+  add_library(${name}_objects OBJECT ${sources})
+  target_link_libraries(${name}_objects PRIVATE tandem_compile_options ${ARG_LIBRARIES})
+  add_executable(${name} $<TARGET_OBJECTS:${name}_objects>)
+  target_link_libraries(${name} PRIVATE ${ARG_LIBRARIES})
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/bin)
   install(TARGETS ${name} RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 endfunction()

@@ -30,4 +30,5 @@ log=build/$preset-configure.log
 mkdir -p build
 cmake --preset "$preset" >"$log" || { cat "$log"; exit 1; }
 cmake --build --preset "$preset" --parallel "$jobs" --target "$target"
-ctest --preset "$preset" --parallel "$jobs" --no-tests=error "${options[@]}"
+# Starting programs is mostly waiting: one more than there are processors.
+ctest --preset "$preset" --parallel $((jobs + 1)) --no-tests=error "${options[@]}"

@@ -1,10 +1,12 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <iostream>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <thread>
 
 #include "apps/evaluate/commands.h"
 #include "apps/evaluate/conversation.h"
@@ -30,23 +32,31 @@ struct ChatOptions {
 
 void check(comm::Communicator& world, const ChatOptions& options) {
   runtime::check(options.sampling);
-  if (world.size() > 1) {
-    throw base::Error(base::ErrorKind::usage, "a conversation is held by one rank, and there are " +
-                                                  std::to_string(world.size()) +
-                                                  "; many prompts are for evaluate generate --chat --prompt-file");
+  const std::string& shard = options.model.shard;
+  const int copies = shard.empty() ? world.size() : sharding::parseGrid(shard, world.size()).data;
+  if (copies > 1) {
+    throw base::Error(base::ErrorKind::usage, "a conversation is held with one copy of the model, and there are " +
+                                                  std::to_string(copies) +
+                                                  "; --shard tp=N or pp=N gives each of N ranks a part of one; many "
+                                                  "prompts are for evaluate generate --chat --prompt-file");
   }
   if (options.maxTokens < 1) throw base::Error(base::ErrorKind::usage, "--max-tokens must be at least 1");
   if (options.capacity < 0) throw base::Error(base::ErrorKind::usage, "--context cannot be negative");
 }
 
-// Reads questions from stdin, a line each, and answers them until it ends.
+// Reads questions from stdin, a line each, and answers them until it ends. Of several ranks, which all hold the
+// conversation, the first one reads and writes.
 class Terminal {
  public:
-  Terminal(Conversation& conversation, const ChatOptions& options, bool json)
-      : conversation_(conversation), options_(options), json_(json), isTyped_(isatty(STDIN_FILENO) != 0) {}
+  Terminal(Conversation& conversation, const ChatOptions& options, bool json, comm::Communicator& world)
+      : conversation_(conversation),
+        options_(options),
+        json_(json),
+        world_(world),
+        isTyped_(comm::broadcastText(world, isatty(STDIN_FILENO) != 0 ? "yes" : "no", 0) == "yes") {}
 
   void run() {
-    if (isTyped_ && !json_) std::cout << "/new begins anew, /quit or Ctrl-D ends, Ctrl-C stops an answer\n";
+    if (isTyped_ && writes()) std::cout << "/new begins anew, /quit or Ctrl-D ends, Ctrl-C stops an answer\n";
     std::string line;
     while (ask(line)) {
       if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
@@ -61,20 +71,34 @@ class Terminal {
   }
 
  private:
+  bool writes() const { return !json_ && world_.rank() == 0; }
+
+  // The next line, which the first rank reads; whether there is one. The others look now and then, rather than wait in
+  // an exchange: whoever types may think for longer than an exchange may take.
   bool ask(std::string& line) const {
-    if (isTyped_ && !json_) std::cout << "> " << std::flush;
-    return static_cast<bool>(std::getline(std::cin, line));
+    std::int32_t isThere = 0;
+    const comm::Buffer message{&isThere, base::DType::i32, 1};
+    if (world_.rank() == 0) {
+      if (isTyped_ && writes()) std::cout << "> " << std::flush;
+      isThere = std::getline(std::cin, line) ? 1 : 0;
+      for (int rank = 1; rank < world_.size(); ++rank) world_.send(message, rank, 0);
+    } else {
+      const auto told = world_.startReceive(message, 0, 0);
+      while (!told->test()) std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    }
+    line = comm::broadcastText(world_, line, 0);
+    return isThere != 0;
   }
 
   void answer(const std::string& question) {
     const base::InterruptWatch watch;
     const auto show = [&](const std::string& text) {
-      if (!json_) std::cout << text << std::flush;
+      if (writes()) std::cout << text << std::flush;
     };
     try {
       const Conversation::Answer answer =
           conversation_.ask(question, options_.sampling, options_.maxTokens, show, [&] { return watch.interrupted(); });
-      if (!json_) std::cout << std::endl;
+      if (writes()) std::cout << std::endl;
       if (answer.droppedTurns > 0) {
         TANDEM_LOG(info) << "the oldest " << answer.droppedTurns << " turns had no room any more and are forgotten";
       }
@@ -88,7 +112,8 @@ class Terminal {
   Conversation& conversation_;
   const ChatOptions& options_;
   bool json_;
-  bool isTyped_;
+  comm::Communicator& world_;
+  bool isTyped_;  // by somebody at a terminal
   Json turns_ = Json::array();
 };
 
@@ -105,9 +130,9 @@ int run(comm::Communicator& world, const app::CommonOptions& common, const ChatO
     const std::int64_t capacity = options.capacity > 0 ? std::min(options.capacity, positions) : positions;
     const train::Device device = loaded.device();
     runtime::Generator generator(loaded.configuration, *loaded.parameters, 1, capacity, device.backend, device.stream,
-                                 device.arena);
+                                 device.arena, loaded.split.get());
     Conversation conversation(generator, chat, options.system, capacity);
-    Terminal(conversation, options, common.json).run();
+    Terminal(conversation, options, common.json, world).run();
   });
   return 0;
 }

@@ -158,15 +158,19 @@ void printSpeed(const std::vector<Json>& answers, double wallSeconds) {
   TANDEM_LOG(info) << line;
 }
 
-// The answers of all ranks, in the order of the prompts.
-std::vector<Json> gather(comm::Communicator& world, const std::vector<Answer>& own, std::size_t count) {
-  Json mine = Json::array();
-  for (const Answer& answer : own) mine.push_back(toJson(answer));
-  const std::vector<std::string> texts = comm::allGatherTexts(world, dumpLenient(mine));
+// The answers of all copies of the model, in the order of the prompts; of each copy its first rank speaks.
+std::vector<Json> gather(comm::Communicator& world, const LoadedModel& loaded, const std::vector<Answer>& own,
+                         std::size_t count) {
+  Json mine = {{"copy", loaded.copy()}, {"answers", Json::array()}};
+  if (!loaded.split || loaded.split->isFirst()) {
+    for (const Answer& answer : own) mine["answers"].push_back(toJson(answer));
+  }
+  const auto copies = static_cast<std::size_t>(loaded.copies());
   std::vector<Json> all(count);
-  for (std::size_t rank = 0; rank < texts.size(); ++rank) {
-    const Json answers = Json::parse(texts[rank]);
-    for (std::size_t i = 0; i < answers.size(); ++i) all[rank + i * texts.size()] = answers[i];
+  for (const std::string& text : comm::allGatherTexts(world, dumpLenient(mine))) {
+    const Json told = Json::parse(text);
+    const auto copy = told["copy"].get<std::size_t>();
+    for (std::size_t i = 0; i < told["answers"].size(); ++i) all[copy + i * copies] = told["answers"][i];
   }
   return all;
 }
@@ -183,11 +187,11 @@ int run(comm::Communicator& world, const app::CommonOptions& common, const Gener
     prompts = readPrompts(options);
   });
   const LoadedModel loaded = loadModel(world, common, options.model);
-  // Prompts are dealt out over the ranks in turn.
+  // Prompts are dealt out over the copies of the model in turn.
   std::vector<std::string> own;
-  const auto rank = static_cast<std::size_t>(world.rank()), ranks = static_cast<std::size_t>(world.size());
-  for (std::size_t i = rank; i < prompts.size(); i += ranks) own.push_back(prompts[i]);
-  const bool streams = !common.json && prompts.size() == 1 && rank == 0;
+  const auto copy = static_cast<std::size_t>(loaded.copy()), copies = static_cast<std::size_t>(loaded.copies());
+  for (std::size_t i = copy; i < prompts.size(); i += copies) own.push_back(prompts[i]);
+  const bool streams = !common.json && prompts.size() == 1 && world.rank() == 0;
   const auto start = std::chrono::steady_clock::now();
   std::vector<Answer> answers;
   comm::agreeOn(world, [&] {
@@ -199,23 +203,23 @@ int run(comm::Communicator& world, const app::CommonOptions& common, const Gener
                                       : loaded.configuration.maximumPositions;
     const train::Device device = loaded.device();
     runtime::Generator generator(loaded.configuration, *loaded.parameters, batch, capacity, device.backend,
-                                 device.stream, device.arena);
+                                 device.stream, device.arena, loaded.split.get());
     if (streams && !options.chat) std::cout << own.front() << std::flush;
     for (std::size_t first = 0; first < own.size(); first += static_cast<std::size_t>(batch)) {
       const std::size_t end = std::min(own.size(), first + static_cast<std::size_t>(batch));
       const std::vector<std::string> part(own.begin() + static_cast<std::ptrdiff_t>(first),
                                           own.begin() + static_cast<std::ptrdiff_t>(end));
-      const auto number = static_cast<std::int64_t>(rank + first * ranks);
+      const auto number = static_cast<std::int64_t>(copy + first * copies);
       for (Answer& done :
-           answer(generator, language, part, number, static_cast<std::int64_t>(ranks), options, streams)) {
+           answer(generator, language, part, number, static_cast<std::int64_t>(copies), options, streams)) {
         answers.push_back(std::move(done));
       }
     }
   });
-  const std::vector<Json> all = gather(world, answers, prompts.size());
+  const std::vector<Json> all = gather(world, loaded, answers, prompts.size());
   if (common.json) {
     app::printJson(dumpLenient(all));
-  } else if (rank == 0 && !streams) {
+  } else if (world.rank() == 0 && !streams) {
     for (const Json& one : all)
       std::cout << one["prompt"].get<std::string>() << (options.chat ? "\n" : "") << one["text"].get<std::string>()
                 << "\n\n";

@@ -4,11 +4,59 @@
 
 #include "common/checkpoint/chat_template.h"
 #include "common/checkpoint/model_source.h"
-#include "common/model/transformer.h"
+#include "common/sharding/decoding.h"
 #include "common/train/model_state.h"
 #include "common/train/quantised_weights.h"
 
 namespace tandem::evaluate {
+namespace {
+
+bool isQuantised(const checkpoint::ModelSource& source, const std::string& quantize) {
+  return quantize != "none" || train::holdsQuantised(source);
+}
+
+void demandSplit(const sharding::Grid& grid, const checkpoint::ModelSource& source, const std::string& quantize,
+                 Work work) {
+  if (work == Work::decoding)
+    return sharding::demandDecoding(grid, source.configuration(), isQuantised(source, quantize));
+  sharding::demandFitting(grid, source.configuration(), 0);
+  if (quantize == "none" || grid.tensor == 1) return;
+  std::vector<sharding::Grid> fitting = sharding::fittingGrids(grid.ranks(), source.configuration(), 0);
+  std::erase_if(fitting, [](const sharding::Grid& each) { return each.tensor > 1; });
+  sharding::refuseGrid(grid,
+                       "the loss with --quantize " + quantize +
+                           " is computed of whole matrices, which tp=" + std::to_string(grid.tensor) + " would cut",
+                       fitting);
+}
+
+// What this rank of the grid has of the model.
+sharding::PartitionedProgram shareOf(const LoadedModel& loaded, base::DType storage, bool quantised, Work work) {
+  const sharding::Grid& grid = loaded.groups->grid();
+  const sharding::Coordinates& own = loaded.groups->own();
+  if (work == Work::decoding) {
+    return sharding::DecodingSplit(loaded.configuration, grid, own, quantised).parameters(storage);
+  }
+  return train::lossPart(loaded.configuration, 1, 2 * std::int64_t{grid.context}, storage, grid, own);
+}
+
+std::unique_ptr<runtime::ParameterStore> loadParameters(const LoadedModel& loaded,
+                                                        const checkpoint::ModelSource& source,
+                                                        const ModelOptions& options, base::DType storage, Work work) {
+  const train::Device device = loaded.device();
+  const sharding::PartitionedProgram share = shareOf(loaded, storage, isQuantised(source, options.quantize), work);
+  if (work == Work::loss && loaded.groups->grid().tensor > 1) {  // quantised matrices are read as numbers
+    const auto layout = runtime::layoutOf(share.program, 1, sharding::FlatLayout::Ownership::anywhere, share.parts);
+    auto parameters = std::make_unique<runtime::ParameterStore>(layout, device.backend, device.stream, storage,
+                                                                runtime::ParameterStore::Gradients::none);
+    train::loadWeights(source, *parameters, device);
+    return parameters;
+  }
+  std::optional<checkpoint::QuantisedFormat> format;
+  if (options.quantize != "none") format = checkpoint::parseQuantisedFormat(options.quantize);
+  return train::loadForInference(source, share.program, storage, format, device, share.parts);
+}
+
+}  // namespace
 
 void declareModelOptions(CLI::App& app, ModelOptions& options) {
   app.add_option("--checkpoint", options.checkpoint,
@@ -21,45 +69,39 @@ void declareModelOptions(CLI::App& app, ModelOptions& options) {
                  "Hold the matrices in fewer bits: int8, or int4 in groups; none: as the checkpoint has them")
       ->check(CLI::IsMember({"none", "int8", "int4"}))
       ->type_name("FORMAT");
+  declareShard(app, options.shard);
   app::declareDeviceOptions(app, options.device);
 }
 
+void declareShard(CLI::App& app, std::string& text) {
+  app.add_option("--shard", text,
+                 "How the model is split over the ranks, such as tp=2 or pp=2; by default every rank has all of it")
+      ->type_name("GRID");
+}
+
 LoadedModel loadModel(comm::Communicator& world, const app::CommonOptions& common, const ModelOptions& options,
-                      const std::optional<sharding::Grid>& grid) {
+                      Work work) {
   const base::DType storage = train::parsePrecision(options.precision);
+  const sharding::Grid grid =
+      options.shard.empty() ? sharding::Grid{.data = world.size()} : sharding::parseGrid(options.shard, world.size());
   LoadedModel loaded;
   loaded.chosen = app::chooseDevice(world, common, options.device);
   const train::Device device = loaded.device();
-  loaded.groups =
-      std::make_unique<train::RankGroups>(world, device, grid.value_or(sharding::Grid{.data = world.size()}));
   const std::unique_ptr<checkpoint::ModelSource> source = checkpoint::openModel(world, options.checkpoint);
   comm::agreeOn(world, [&] {
-    if (grid && options.quantize != "none") {
-      throw base::Error(base::ErrorKind::usage, "--quantize " + options.quantize + " and --shard " + grid->text() +
-                                                    " do not go together: quantised matrices are not split");
-    }
     loaded.configuration = source->configuration();
     loaded.tokenizer = source->metadata().tokenizer;
     loaded.chatTemplate = checkpoint::chatTemplateOf(source->metadata());
     loaded.step = source->metadata().step;
     loaded.folder = source->place().string();
     loaded.sequenceLength = train::trainedSequenceLength(*source);
-    sharding::demandFitting(loaded.groups->grid(), loaded.configuration, 0);
-    // Any program of the model names all of its parameters.
-    if (grid) {
-      const sharding::PartitionedProgram part = train::lossPart(
-          loaded.configuration, 1, 2 * std::int64_t{grid->context}, storage, *grid, loaded.groups->own());
-      const auto layout = runtime::layoutOf(part.program, 1, sharding::FlatLayout::Ownership::anywhere, part.parts);
-      loaded.parameters = std::make_unique<runtime::ParameterStore>(layout, device.backend, device.stream, storage,
-                                                                    runtime::ParameterStore::Gradients::none);
-      train::loadWeights(*source, *loaded.parameters, device);
-      return;
-    }
-    const graph::Program program = model::buildLogits(loaded.configuration, 1, 1, storage);
-    std::optional<checkpoint::QuantisedFormat> format;
-    if (options.quantize != "none") format = checkpoint::parseQuantisedFormat(options.quantize);
-    loaded.parameters = train::loadForInference(*source, program, storage, format, device);
+    demandSplit(grid, *source, options.quantize, work);
   });
+  loaded.groups = std::make_unique<train::RankGroups>(world, device, grid);
+  if (work == Work::decoding && grid.tensor * grid.pipeline > 1) {
+    loaded.split = std::make_unique<runtime::DecodingRanks>(loaded.groups->host(), loaded.groups->device());
+  }
+  comm::agreeOn(world, [&] { loaded.parameters = loadParameters(loaded, *source, options, storage, work); });
   return loaded;
 }
 

@@ -7,7 +7,6 @@
 
 #include "apps/evaluate/commands.h"
 #include "apps/evaluate/loaded_model.h"
-#include "apps/shared/training_options.h"
 #include "common/telemetry/metrics.h"
 #include "common/train/loss_evaluator.h"
 
@@ -21,7 +20,6 @@ struct LossOptions {
   std::int64_t batch = 1;
   std::int64_t maxTokens = 0;
   bool crossDocuments = false;
-  std::string shard;
 };
 
 void checkFit(const LoadedModel& loaded, const data::Dataset& dataset, std::int64_t sequenceLength) {
@@ -61,13 +59,11 @@ void print(const LoadedModel& loaded, const std::vector<telemetry::EvaluationMet
 }
 
 int run(comm::Communicator& world, const app::CommonOptions& common, const LossOptions& options) {
-  std::optional<sharding::Grid> grid;
-  if (!options.shard.empty()) grid = sharding::parseGrid(options.shard, world.size());
-  const LoadedModel loaded = loadModel(world, common, options.model, grid);
+  const LoadedModel loaded = loadModel(world, common, options.model, Work::loss);
   const std::int64_t sequenceLength = options.sequenceLength > 0 ? options.sequenceLength : loaded.sequenceLength;
   std::vector<std::unique_ptr<data::Dataset>> datasets;
   comm::agreeOn(world, [&] {
-    if (grid) sharding::demandFitting(*grid, loaded.configuration, sequenceLength);
+    sharding::demandFitting(loaded.groups->grid(), loaded.configuration, sequenceLength);
     auto demandAtLeast = [](const char* option, std::int64_t value, std::int64_t least) {
       if (value >= least) return;
       throw base::Error(base::ErrorKind::usage, std::string(option) + " must be at least " + std::to_string(least));
@@ -105,7 +101,6 @@ app::Command lossCommand() {
           .declare =
               [options](CLI::App& app) {
                 declareModelOptions(app, options->model);
-                app::declareShard(app, options->shard);
                 app.add_option("--data", options->data, "Datasets")
                     ->required()
                     ->check(CLI::ExistingFile)

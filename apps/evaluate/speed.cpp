@@ -22,6 +22,7 @@ constexpr double bandwidthSeconds = 0.3;
 
 struct SpeedOptions {
   std::string checkpoint;
+  std::string shard;
   std::vector<std::string> precisions = {"fp32"};
   std::vector<std::string> formats = {"none"};
   std::vector<std::int64_t> prompts = {512};
@@ -58,10 +59,10 @@ Json measure(comm::Communicator& world, const LoadedModel& loaded, const SpeedOp
   comm::agreeOn(world, [&] {
     generator = std::make_unique<runtime::Generator>(loaded.configuration, *loaded.parameters, what.batch,
                                                      what.promptTokens + what.generatedTokens, device.backend,
-                                                     device.stream, device.arena);
+                                                     device.stream, device.arena, loaded.split.get());
   });
-  const runtime::SpeedResult speed =
-      runtime::measureSpeed(*generator, loaded.configuration.vocabularySize, what, options.repetitions, world);
+  const runtime::SpeedResult speed = runtime::measureSpeed(*generator, loaded.configuration.vocabularySize, what,
+                                                           options.repetitions, world, loaded.copies());
   Json result = {
       {"prompt_tokens", what.promptTokens}, {"generated_tokens", what.generatedTokens}, {"batch", what.batch}};
   result.update(toJson("first_token_seconds", speed.firstTokenSeconds));
@@ -138,9 +139,12 @@ class SpeedTable {
  private:
   void measureForm(const std::string& precision, const std::string& format) {
     telemetry::forgetPeakResident();
-    const LoadedModel loaded = loadModel(
-        world_, common_,
-        {.checkpoint = options_.checkpoint, .precision = precision, .quantize = format, .device = options_.device});
+    const LoadedModel loaded = loadModel(world_, common_,
+                                         {.checkpoint = options_.checkpoint,
+                                          .precision = precision,
+                                          .quantize = format,
+                                          .shard = options_.shard,
+                                          .device = options_.device});
     if (document_.empty()) describe(loaded);
     for (const std::int64_t batch : options_.batches) {
       for (const std::int64_t prompt : options_.prompts) {
@@ -163,12 +167,14 @@ class SpeedTable {
     document_ = {{"checkpoint", loaded.folder},
                  {"device", device.backend.description()},
                  {"ranks", world_.size()},
+                 {"copies", loaded.copies()},
                  {"threads", common_.threads},
                  {"repetitions", options_.repetitions},
                  {"read_bandwidth_bytes_per_second", bandwidth_}};
     if (!prints_) return;
-    std::printf("%s, %d rank%s; a rank reads memory at %s/s\n", loaded.folder.c_str(), world_.size(),
-                world_.size() > 1 ? "s" : "", base::formatBytes(static_cast<std::int64_t>(bandwidth_)).c_str());
+    std::printf("%s, %d rank%s%s; a rank reads memory at %s/s\n", loaded.folder.c_str(), world_.size(),
+                world_.size() > 1 ? "s" : "", options_.shard.empty() ? "" : (", " + options_.shard).c_str(),
+                base::formatBytes(static_cast<std::int64_t>(bandwidth_)).c_str());
     printHeading();
   }
 
@@ -186,11 +192,12 @@ void declare(CLI::App& app, SpeedOptions& options) {
                  "A run folder (its newest complete step), one step's folder, a Hugging Face folder or a GGUF file")
       ->required()
       ->type_name("PATH");
+  declareShard(app, options.shard);
   app.add_option("--prompt-tokens", options.prompts, "Lengths of prompts")->delimiter(',')->type_name("TOKENS");
   app.add_option("--generated-tokens", options.answers, "Lengths of answers; 1: the prompts alone")
       ->delimiter(',')
       ->type_name("TOKENS");
-  app.add_option("--batch", options.batches, "Answers that a rank writes at once")
+  app.add_option("--batch", options.batches, "Answers that a copy of the model writes at once")
       ->delimiter(',')
       ->type_name("SEQUENCES");
   app.add_option("--precision", options.precisions, "Storage of weights and activations: fp32, bf16, fp16")

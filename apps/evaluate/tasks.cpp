@@ -86,7 +86,7 @@ int run(comm::Communicator& world, const app::CommonOptions& common, TasksOption
   for (const data::Task& task : tasks) {
     const std::vector<data::TaskItem>& examples = examplesOf(task, others);
     results.push_back(train::evaluateTask(task, examples, loaded.configuration, *loaded.parameters, *tokens,
-                                          options.evaluation, loaded.device(), world));
+                                          options.evaluation, loaded.device(), world, loaded.split.get()));
     TANDEM_LOG(info) << task.name << ": " << results.back().items << " items of '" << task.file << "'";
     if (options.log.empty() || world.rank() != 0) continue;
     log += taskLog(task, results.back(), {task, examples, options.evaluation.prompts, *tokens});

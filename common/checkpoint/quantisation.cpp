@@ -281,6 +281,22 @@ void dequantiseRows(QuantisedFormat format, const QuantisedRows& rows, std::int6
   }
 }
 
+QuantisedRows cutColumns(QuantisedFormat format, const QuantisedRows& rows, std::int64_t inputs, std::int64_t begin,
+                         std::int64_t count) {
+  const bool byGroups = format == QuantisedFormat::int4;
+  TANDEM_ASSERT(!byGroups || (begin % quantisedGroup == 0 && (count % quantisedGroup == 0 || begin + count == inputs)),
+                "groups of columns that share a scale are not cut");
+  QuantisedRows cut;
+  const std::int64_t scaleBegin = byGroups ? scaleBytesOfRow(format, begin) : 0;
+  for (std::int64_t row = 0; row < rowsOf(format, rows, inputs); ++row) {
+    const auto codes = rows.codes.begin() + row * storedCodeBytes(format, inputs) + storedCodeBytes(format, begin);
+    cut.codes.insert(cut.codes.end(), codes, codes + storedCodeBytes(format, count));
+    const auto scales = rows.scales.begin() + row * scaleBytesOfRow(format, inputs) + scaleBegin;
+    cut.scales.insert(cut.scales.end(), scales, scales + scaleBytesOfRow(format, count));
+  }
+  return cut;
+}
+
 QuantisedRows packRows(QuantisedFormat format, const QuantisedRows& rows, std::int64_t inputs, const RowsPlace& place) {
   constexpr std::int64_t word = 4;
   const std::int64_t count = rowsOf(format, rows, inputs), blocks = kernels::quantisedBlocks(count);

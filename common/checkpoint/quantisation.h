@@ -71,6 +71,11 @@ QuantisedRows quantiseRows(QuantisedFormat format, std::span<const float> values
 void dequantiseRows(QuantisedFormat format, const QuantisedRows& rows, std::int64_t inputs, std::span<float> target,
                     const RowsPlace& place);
 
+// Columns [begin, begin + count) of the rows, as a file would have them. Of int4, whole groups, or groups to the row's
+// end.
+QuantisedRows cutColumns(QuantisedFormat format, const QuantisedRows& rows, std::int64_t inputs, std::int64_t begin,
+                         std::int64_t count);
+
 // The same rows as kernels read them (kernels/quantised.h): from a multiple of eight rows, or to the matrix's end.
 // Throws like dequantiseRows.
 QuantisedRows packRows(QuantisedFormat format, const QuantisedRows& rows, std::int64_t inputs, const RowsPlace& place);

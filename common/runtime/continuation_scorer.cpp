@@ -6,8 +6,6 @@
 #include <cstring>
 
 #include "common/base/error.h"
-#include "common/graph/passes.h"
-#include "common/model/transformer.h"
 
 namespace tandem::runtime {
 namespace {
@@ -57,32 +55,24 @@ struct ContinuationScorer::Row {
 
 ContinuationScorer::ContinuationScorer(const model::Configuration& configuration, const ParameterStore& parameters,
                                        std::int64_t batch, std::int64_t capacity, kernels::Backend& backend,
-                                       kernels::Stream& stream, std::shared_ptr<Arena> arena)
-    : configuration_(configuration),
+                                       kernels::Stream& stream, std::shared_ptr<Arena> arena, DecodingRanks* ranks)
+    : vocabularySize_(configuration.vocabularySize),
       batch_(batch),
       capacity_(capacity + blockSizes.front()),  // the last block of a text may be padded beyond its end
-      rowBytes_(configuration.width * base::byteSize(parameters.storage())),
       headRows_(std::max<std::int64_t>(batch, 16)) {
-  const base::DType storage = parameters.storage();
-  const std::int64_t cacheBytes =
-      batch * configuration.kvHeads * capacity_ * configuration.headSize * base::byteSize(storage);
-  caches_ = std::make_unique<DeviceMemory>(backend, 2 * configuration.layers * cacheBytes);
-  const auto compile = [&](const graph::Program& program) {
-    auto executable = std::make_unique<Executable>(parameters.prepared(program), backend, stream, arena);
-    parameters.bindTo(*executable);
-    return executable;
-  };
-  for (const std::int64_t size : blockSizes) {
-    blocks_.push_back(compile(graph::fuse(model::buildDecode(configuration, batch, size, capacity_, storage))));
-    std::byte* memory = caches_->data();
-    for (std::int64_t layer = 0; layer < configuration.layers; ++layer) {
-      for (const char* cache : {"key_cache", "value_cache"}) {
-        blocks_.back()->bind("layers." + std::to_string(layer) + "." + cache, memory);
-        memory += cacheBytes;
-      }
+  const auto make = [&] {
+    model_ = std::make_unique<CachedModel>(configuration, parameters, batch, capacity_, headRows_, backend, stream,
+                                           std::move(arena), ranks);
+    for (const std::int64_t size : blockSizes) {
+      blocks_.push_back(model_->compile(batch, size));
+      model_->useSlots(*blocks_.back(), 0);
     }
+  };
+  if (ranks == nullptr) {
+    make();
+  } else {
+    comm::agreeOn(ranks->copy(), make);
   }
-  head_ = compile(model::buildHead(configuration, headRows_, storage));
 }
 
 ContinuationScorer::~ContinuationScorer() = default;
@@ -114,6 +104,8 @@ std::vector<ContinuationScores> ContinuationScorer::run(std::span<const Continua
     const std::size_t count = std::min(batch, groups.size() - begin);
     runBatch(groups.subspan(begin, count), prefix, std::span(scores).subspan(begin, count));
   }
+  // Not before: other ranks go through all batches too.
+  if (!isFinite_) throw base::Error(base::ErrorKind::numeric, "the model's logits are no numbers");
   return scores;
 }
 
@@ -155,7 +147,7 @@ void ContinuationScorer::feed(std::vector<Slot>& slots) {
   rows_.clear();
   hidden_.clear();
   while (std::ranges::any_of(slots, [](const Slot& slot) { return slot.left() > 0; })) feedBlock(slots);
-  askHead();
+  if (model_->hasLogits()) askHead();
 }
 
 // The next tokens of every slot, as many as the smallest block that suffices has room for. What a slot has no token for
@@ -177,15 +169,17 @@ void ContinuationScorer::feedBlock(std::vector<Slot>& slots) {
       positions[at] = static_cast<std::int32_t>(slots[i].cached + t);
     }
   }
-  Executable& block = *blocks_[choice];
-  block.setInput("tokens", tokens.data());
-  block.setInput("positions", positions.data());
-  block.setInput("lengths", lengths.data());
-  block.run();
-  std::vector<std::byte> hidden(static_cast<std::size_t>(batch_ * size * rowBytes_));
-  block.readOutput("final_norm", hidden.data());
+  model_->run(*blocks_[choice], tokens, positions, lengths, false);
+  if (model_->hasLogits()) keepRows(slots, model_->hidden(*blocks_[choice]), size);
+  for (Slot& slot : slots) slot.cached += std::min(slot.left(), size);
+}
+
+// Of the hidden states of a block, those that are asked for what follows.
+void ContinuationScorer::keepRows(const std::vector<Slot>& slots, const std::vector<std::byte>& hidden,
+                                  std::int64_t size) {
+  const std::int64_t rowBytes = model_->rowBytes();
   for (std::size_t i = 0; i < slots.size(); ++i) {
-    Slot& slot = slots[i];
+    const Slot& slot = slots[i];
     const std::int64_t end = slot.cached + std::min(slot.left(), size);
     for (std::int64_t place = slot.cached; place < end; ++place) {
       const std::int64_t from = static_cast<std::int64_t>(i) * size + place - slot.cached;
@@ -193,29 +187,26 @@ void ContinuationScorer::feedBlock(std::vector<Slot>& slots) {
       for (std::size_t r = 0; r < slot.requests.size(); ++r) {
         if (place < firstAsked(slot.requests[r])) continue;
         if (!isKept) {
-          const auto row = hidden.begin() + from * rowBytes_;
-          hidden_.insert(hidden_.end(), row, row + rowBytes_);
+          const auto row = hidden.begin() + from * rowBytes;
+          hidden_.insert(hidden_.end(), row, row + rowBytes);
           isKept = true;
         }
         rows_.push_back({.token = slot.requests[r].tokens[static_cast<std::size_t>(place + 1)],
                          .score = &slot.scores[r],
-                         .hidden = std::ssize(hidden_) / rowBytes_ - 1});
+                         .hidden = std::ssize(hidden_) / rowBytes - 1});
       }
     }
-    slot.cached = end;
   }
 }
 
 // Adds to the scores what the kept hidden states say.
 void ContinuationScorer::askHead() {
-  const auto vocabulary = static_cast<std::size_t>(configuration_.vocabularySize);
-  const std::int64_t count = std::ssize(hidden_) / rowBytes_;
-  hidden_.resize(static_cast<std::size_t>((count + headRows_ - 1) / headRows_ * headRows_ * rowBytes_));
+  const auto vocabulary = static_cast<std::size_t>(vocabularySize_);
+  const std::int64_t rowBytes = model_->rowBytes(), count = std::ssize(hidden_) / rowBytes;
+  hidden_.resize(static_cast<std::size_t>((count + headRows_ - 1) / headRows_ * headRows_ * rowBytes));
   std::size_t next = 0;
   for (std::int64_t begin = 0; begin < count; begin += headRows_) {
-    head_->setInput("hidden", hidden_.data() + begin * rowBytes_);
-    head_->run();
-    const std::vector<float> all = head_->readFloats("logits");
+    const std::vector<float> all = model_->logits(hidden_.data() + begin * rowBytes);
     std::int64_t summed = -1;
     double logSum = 0;
     for (; next < rows_.size() && rows_[next].hidden < begin + headRows_; ++next) {
@@ -228,7 +219,7 @@ void ContinuationScorer::askHead() {
         logSum = largest + std::log(sum);
         summed = row.hidden;
       }
-      if (!std::isfinite(logSum)) throw base::Error(base::ErrorKind::numeric, "the model's logits are no numbers");
+      isFinite_ = isFinite_ && std::isfinite(logSum);
       const float own = logits[static_cast<std::size_t>(row.token)];
       row.score->logLikelihood += static_cast<double>(own) - logSum;
       row.score->isGreedy = row.score->isGreedy && std::ranges::max_element(logits) - logits.begin() == row.token;

@@ -5,16 +5,15 @@
 // What goes through the model once is not computed again: the tokens that all requests begin with (few-shot examples)
 // are computed once for all, then those that the requests of a group begin with (the question of some answers), then
 // each request's own. So a request's numbers do not depend on which other groups are computed with it, but for the
-// rounding of blocks of different sizes.
+// rounding of blocks of different sizes. Where several ranks have a part of the model each, all of them are given the
+// same requests, and those of the last stage have the scores.
 
 #include <cstdint>
 #include <memory>
 #include <span>
 #include <vector>
 
-#include "common/model/configuration.h"
-#include "common/runtime/executable.h"
-#include "common/runtime/parameter_store.h"
+#include "common/runtime/cached_model.h"
 
 namespace tandem::runtime {
 
@@ -35,18 +34,19 @@ using ContinuationScores = std::vector<ContinuationScore>;
 
 class ContinuationScorer {
  public:
-  // Computes `batch` groups at once, of requests of at most `capacity` tokens.
+  // Computes `batch` groups at once, of requests of at most `capacity` tokens. Collective over `ranks`, which decode
+  // together; null: this one has all of the model.
   ContinuationScorer(const model::Configuration& configuration, const ParameterStore& parameters, std::int64_t batch,
                      std::int64_t capacity, kernels::Backend& backend, kernels::Stream& stream,
-                     std::shared_ptr<Arena> arena);
+                     std::shared_ptr<Arena> arena, DecodingRanks* ranks = nullptr);
   ~ContinuationScorer();
 
   // The tokens that all groups begin with, before any that is asked about: what run() may be told to keep.
   static std::int64_t sharedPrefix(std::span<const ContinuationGroup> groups);
 
   // Scores in the order of the groups and their requests. The first `prefix` tokens of all requests are the same
-  // (sharedPrefix, of these groups and others that the numbers shall not depend on). Throws Error of kind numeric when
-  // a logit is no number.
+  // (sharedPrefix, of these groups and others that the numbers shall not depend on). Throws Error of kind numeric, on
+  // the ranks that have the scores, when a logit is no number. Collective.
   std::vector<ContinuationScores> run(std::span<const ContinuationGroup> groups, std::int64_t prefix);
 
  private:
@@ -56,19 +56,19 @@ class ContinuationScorer {
   void runBatch(std::span<const ContinuationGroup> groups, std::int64_t prefix, std::span<ContinuationScores> scores);
   void feed(std::vector<Slot>& slots);
   void feedBlock(std::vector<Slot>& slots);
+  void keepRows(const std::vector<Slot>& slots, const std::vector<std::byte>& hidden, std::int64_t size);
   void askHead();
 
-  const model::Configuration& configuration_;
+  std::int64_t vocabularySize_;
   std::int64_t batch_;
   std::int64_t capacity_;
-  std::int64_t rowBytes_;  // of a hidden state
   std::int64_t headRows_;
-  std::unique_ptr<DeviceMemory> caches_;  // [layer][key, value][batch, kvHeads, capacity, headSize]
+  std::unique_ptr<CachedModel> model_;
   std::vector<std::unique_ptr<Executable>> blocks_;
-  std::unique_ptr<Executable> head_;
   std::vector<std::int32_t> cachedPrefix_;  // what all slots hold from a run before
   std::vector<Row> rows_;                   // hidden states whose successors are asked about
   std::vector<std::byte> hidden_;           // of these rows
+  bool isFinite_ = true;                    // all logits so far
 };
 
 }  // namespace tandem::runtime

@@ -59,7 +59,7 @@ MeanAndDeviation meanAndDeviation(std::span<const double> values) {
 }
 
 SpeedResult measureSpeed(Generator& generator, std::int64_t vocabularySize, const SpeedCase& what, int repetitions,
-                         comm::Communicator& world) {
+                         comm::Communicator& world, int copies) {
   TANDEM_ASSERT(what.generatedTokens >= 1 && repetitions >= 1, "something to measure");
   std::vector<GenerationRequest> requests = randomRequests(vocabularySize, what);
   const auto writeUpTo = [&](std::int64_t tokens) {
@@ -68,7 +68,7 @@ SpeedResult measureSpeed(Generator& generator, std::int64_t vocabularySize, cons
   writeUpTo(warmUpTokens);
   comm::agreeOn(world, [&] { timeOne(generator, requests); });
   writeUpTo(what.generatedTokens);
-  const auto sequences = static_cast<double>(what.batch * world.size());
+  const auto sequences = static_cast<double>(what.batch * copies);
   const auto steps = static_cast<double>(what.generatedTokens - 1);
   std::vector<double> latencies, promptRates, decodeRates;
   for (int repetition = 0; repetition < repetitions; ++repetition) {

@@ -1,9 +1,10 @@
 #pragma once
 // How fast a model reads prompts and writes answers, measured over repetitions.
 //
-// A repetition writes `batch` answers on every rank at once. Its times are taken where the caller of a Generator sees
-// tokens, so choosing a token is part of them: latency is from the beginning to a sequence's first token (prompts of a
-// batch are read one after the other); the prompts' time ends with the last first token; decoding is the rest.
+// A repetition writes `batch` answers with every copy of the model at once. Its times are taken where the caller of a
+// Generator sees tokens, so choosing a token is part of them: latency is from the beginning to a sequence's first token
+// (prompts of a batch are read one after the other); the prompts' time ends with the last first token; decoding is the
+// rest.
 
 #include <cstdint>
 #include <optional>
@@ -17,7 +18,7 @@ namespace tandem::runtime {
 struct SpeedCase {
   std::int64_t promptTokens = 0;
   std::int64_t generatedTokens = 0;  // of each sequence
-  std::int64_t batch = 1;            // sequences of a rank
+  std::int64_t batch = 1;            // sequences of a copy of the model
 };
 
 struct MeanAndDeviation {
@@ -35,9 +36,10 @@ struct SpeedResult {
   std::optional<double> decodeBytesPerSecond;
 };
 
-// Prompts are random tokens, answers the likeliest ones. One shorter run goes before and does not count. Collective.
-// Throws Error of kind usage where prompt and answer do not fit the generator's capacity.
+// Prompts are random tokens, answers the likeliest ones. One shorter run goes before and does not count. `copies` of
+// the model are on the ranks of `world`. Collective. Throws Error of kind usage where prompt and answer do not fit the
+// generator's capacity.
 SpeedResult measureSpeed(Generator& generator, std::int64_t vocabularySize, const SpeedCase& what, int repetitions,
-                         comm::Communicator& world);
+                         comm::Communicator& world, int copies);
 
 }  // namespace tandem::runtime

@@ -7,8 +7,6 @@
 #include <set>
 
 #include "common/base/error.h"
-#include "common/graph/passes.h"
-#include "common/model/transformer.h"
 
 namespace tandem::runtime {
 namespace {
@@ -27,6 +25,12 @@ std::size_t chooseBlock(std::int64_t tokens) {
 
 double secondsSince(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
+// Work that may fail on one rank alone ends alike on all.
+void agreed(DecodingRanks* ranks, const std::function<void()>& work) {
+  if (ranks == nullptr) return work();
+  comm::agreeOn(ranks->copy(), work);
+}
+
 bool takesRows(graph::Operator op) {
   return op == graph::Operator::embedding || op == graph::Operator::quantisedEmbedding;
 }
@@ -42,16 +46,20 @@ struct Generator::Sequence {
   std::int64_t index = 0;
   bool done = false;
 
-  // Takes a token from logits; decides whether the sequence ends.
-  void take(std::span<float> logits, std::int64_t limit, const OnToken& onToken) {
-    const std::int32_t token = sampler->next(logits, history);
+  // Takes the next token, unless it ends the sequence; whether the caller wants more after it.
+  bool take(std::int32_t token, const OnToken& onToken) {
     const auto& stops = request->stopTokens;
-    if (std::find(stops.begin(), stops.end(), token) != stops.end()) return end("stop_token");
+    if (std::find(stops.begin(), stops.end(), token) != stops.end()) {
+      end("stop_token");
+      return true;
+    }
     history.push_back(token);
     result.tokens.push_back(token);
-    if (onToken && !onToken(index, token)) return end("stopped");
+    return !onToken || onToken(index, token);
+  }
+  void endAtLimits(std::int64_t limit) {
     if (static_cast<std::int64_t>(result.tokens.size()) >= request->maxTokens) return end("max_tokens");
-    if (static_cast<std::int64_t>(history.size()) >= limit) return end("cache_full");
+    if (static_cast<std::int64_t>(history.size()) >= limit) end("cache_full");
   }
   void end(const std::string& reason) {
     result.stopReason = reason;
@@ -61,28 +69,16 @@ struct Generator::Sequence {
 
 Generator::Generator(const model::Configuration& configuration, const ParameterStore& parameters, std::int64_t batch,
                      std::int64_t capacity, kernels::Backend& backend, kernels::Stream& stream,
-                     std::shared_ptr<Arena> arena)
-    : configuration_(configuration),
-      batch_(batch),
-      capacity_(capacity + blockSizes[0]),
-      limit_(capacity),
-      storage_(parameters.storage()),
-      backend_(backend),
-      stream_(stream) {
-  const std::int64_t cacheElements = batch_ * configuration.kvHeads * capacity_ * configuration.headSize;
-  caches_ =
-      std::make_unique<DeviceMemory>(backend, 2 * configuration.layers * cacheElements * base::byteSize(storage_));
-  auto compile = [&](const graph::Program& program) {
-    auto executable = std::make_unique<Executable>(parameters.prepared(program), backend, stream, arena);
-    parameters.bindTo(*executable);
-    return executable;
-  };
-  for (const std::int64_t size : blockSizes) {
-    prefillBlocks_.push_back(compile(graph::fuse(model::buildDecode(configuration, 1, size, capacity_, storage_))));
-  }
-  decode_ = compile(graph::fuse(model::buildDecode(configuration, batch_, 1, capacity_, storage_)));
-  bindCaches(*decode_, 0);
-  head_ = compile(model::buildHead(configuration, batch_, storage_));
+                     std::shared_ptr<Arena> arena, DecodingRanks* ranks)
+    : vocabularySize_(configuration.vocabularySize), batch_(batch), limit_(capacity), ranks_(ranks) {
+  agreed(ranks, [&] {
+    // The last block of a prompt may be padded beyond what a sequence may hold.
+    model_ = std::make_unique<CachedModel>(configuration, parameters, batch, capacity + blockSizes[0], batch, backend,
+                                           stream, std::move(arena), ranks);
+    for (const std::int64_t size : blockSizes) prefillBlocks_.push_back(model_->compile(1, size));
+    decode_ = model_->compile(batch, 1);
+    model_->useSlots(*decode_, 0);
+  });
 }
 
 Generator::~Generator() = default;
@@ -90,36 +86,23 @@ Generator::~Generator() = default;
 std::int64_t Generator::weightBytesOfStep() const {
   std::set<std::string> counted;
   std::int64_t bytes = 0;
-  for (const graph::Program* program : {&decode_->program(), &head_->program()}) {
-    for (const graph::Node& node : program->nodes()) {
+  const auto add = [&](const graph::Program& program) {
+    for (const graph::Node& node : program.nodes()) {
       if (takesRows(node.op)) continue;
       for (const graph::TensorId id : node.inputs) {
-        if (id == graph::none || program->tensor(id).role != graph::Role::parameter) continue;
-        const graph::Tensor& weight = program->tensor(id);
+        if (id == graph::none || program.tensor(id).role != graph::Role::parameter) continue;
+        const graph::Tensor& weight = program.tensor(id);
         if (counted.insert(weight.name).second) bytes += weight.shape.count() * base::byteSize(weight.type);
       }
     }
-  }
+  };
+  add(decode_->program());
+  if (model_->head() != nullptr) add(model_->head()->program());
   return bytes;
 }
 
-std::int64_t Generator::cacheBytesOfToken() const {
-  return 2 * configuration_.layers * configuration_.kvHeads * configuration_.headSize * base::byteSize(storage_);
-}
-
-void Generator::bindCaches(Executable& executable, std::int64_t firstSlot) const {
-  const std::int64_t slot = configuration_.kvHeads * capacity_ * configuration_.headSize * base::byteSize(storage_);
-  std::byte* memory = caches_->data();
-  for (std::int64_t layer = 0; layer < configuration_.layers; ++layer) {
-    for (const char* cache : {"key_cache", "value_cache"}) {
-      executable.bind("layers." + std::to_string(layer) + "." + cache, memory + firstSlot * slot);
-      memory += batch_ * slot;
-    }
-  }
-}
-
-std::vector<Generation> Generator::run(const std::vector<GenerationRequest>& requests, const SamplingOptions& sampling,
-                                       const OnToken& onToken) {
+std::vector<Generator::Sequence> Generator::begin(const std::vector<GenerationRequest>& requests,
+                                                  const SamplingOptions& sampling) const {
   TANDEM_ASSERT(static_cast<std::int64_t>(requests.size()) <= batch_, "more requests than the batch holds");
   std::vector<Sequence> sequences(requests.size());
   for (std::size_t i = 0; i < requests.size(); ++i) {
@@ -137,12 +120,18 @@ std::vector<Generation> Generator::run(const std::vector<GenerationRequest>& req
     sequences[i].sampler.emplace(sampling, requests[i].sequence);
     if (requests[i].maxTokens <= 0) sequences[i].end("max_tokens");
   }
+  return sequences;
+}
+
+std::vector<Generation> Generator::run(const std::vector<GenerationRequest>& requests, const SamplingOptions& sampling,
+                                       const OnToken& onToken) {
+  std::vector<Sequence> sequences = begin(requests, sampling);
   for (std::size_t i = 0; i < sequences.size(); ++i) {
     if (sequences[i].done) continue;
     const Clock::time_point start = Clock::now();
     std::vector<float> logits = prefill(sequences[i], static_cast<std::int64_t>(i));
     sequences[i].result.prefillSeconds = secondsSince(start);
-    sequences[i].take(logits, limit_, onToken);
+    advance({&sequences[i]}, std::move(logits), onToken);
   }
   while (std::any_of(sequences.begin(), sequences.end(), [](const Sequence& s) { return !s.done; })) {
     decodeStep(sequences, onToken);
@@ -152,34 +141,33 @@ std::vector<Generation> Generator::run(const std::vector<GenerationRequest>& req
   return results;
 }
 
-// Fills the cache with the prompt; returns the logits after its last token. Padding behind the prompt's end is written
-// to the cache too, but beyond the sequence's length, where the next tokens overwrite it.
+// Fills the cache with the prompt; returns the logits after its last token, where there are any. Padding behind the
+// prompt's end is written to the cache too, but beyond the sequence's length, where the next tokens overwrite it.
 std::vector<float> Generator::prefill(Sequence& sequence, std::int64_t slot) {
   const auto count = static_cast<std::int32_t>(sequence.history.size());
-  std::vector<std::byte> lastRow;
+  Executable* last = nullptr;
+  std::int64_t lastRow = 0;
   while (sequence.cached < count) {
     const std::int32_t left = count - sequence.cached;
     const std::size_t choice = chooseBlock(left);
     const auto size = static_cast<std::int32_t>(blockSizes[choice]);
-    Executable& block = *prefillBlocks_[choice];
-    bindCaches(block, slot);
+    last = prefillBlocks_[choice].get();
+    model_->useSlots(*last, slot);
     std::vector<std::int32_t> tokens(static_cast<std::size_t>(size), 0), positions(static_cast<std::size_t>(size), 0);
     const std::int32_t taken = std::min(size, left);
     for (std::int32_t i = 0; i < taken; ++i) {
       tokens[static_cast<std::size_t>(i)] = sequence.history[static_cast<std::size_t>(sequence.cached + i)];
       positions[static_cast<std::size_t>(i)] = sequence.cached + i;
     }
-    block.setInput("tokens", tokens.data());
-    block.setInput("positions", positions.data());
-    block.setInput("lengths", &sequence.cached);
-    block.run();
+    model_->run(*last, tokens, positions, {sequence.cached}, false);
     sequence.cached += taken;
-    lastRow = rowOf(block, taken - 1);
+    lastRow = taken - 1;
   }
-  lastRow.resize(static_cast<std::size_t>(batch_) * lastRow.size());
-  std::vector<float> logits = logitsOf(lastRow);
-  logits.resize(static_cast<std::size_t>(configuration_.vocabularySize));
-  return logits;
+  if (!model_->hasLogits()) return {};
+  const std::vector<std::byte> hidden = model_->hidden(*last);
+  std::vector<std::byte> rows(static_cast<std::size_t>(batch_ * model_->rowBytes()));
+  std::copy_n(hidden.begin() + lastRow * model_->rowBytes(), model_->rowBytes(), rows.begin());
+  return model_->logits(rows.data());
 }
 
 // One token for every sequence that is not done; the slots of the others compute something that nobody reads.
@@ -190,36 +178,56 @@ void Generator::decodeStep(std::vector<Sequence>& sequences, const OnToken& onTo
     lengths[i] = sequences[i].cached;
     if (!sequences[i].done) tokens[i] = sequences[i].history[static_cast<std::size_t>(sequences[i].cached)];
   }
-  decode_->setInput("tokens", tokens.data());
-  decode_->setInput("positions", lengths.data());
-  decode_->setInput("lengths", lengths.data());
-  decode_->replay();
-  std::vector<std::byte> hidden(static_cast<std::size_t>(batch_ * configuration_.width * base::byteSize(storage_)));
-  decode_->readOutput("final_norm", hidden.data());
-  std::vector<float> logits = logitsOf(hidden);
+  model_->run(*decode_, tokens, lengths, lengths, true);
+  std::vector<float> logits;
+  if (model_->hasLogits()) logits = model_->logits(model_->hidden(*decode_).data());
   const double seconds = secondsSince(start);
-  for (std::size_t i = 0; i < sequences.size(); ++i) {
-    if (sequences[i].done) continue;
-    ++sequences[i].cached;
-    sequences[i].result.decodeSeconds += seconds;
-    const auto vocabulary = static_cast<std::size_t>(configuration_.vocabularySize);
-    sequences[i].take(std::span(logits).subspan(i * vocabulary, vocabulary), limit_, onToken);
+  std::vector<Sequence*> rows;
+  for (Sequence& sequence : sequences) {
+    rows.push_back(sequence.done ? nullptr : &sequence);
+    if (sequence.done) continue;
+    ++sequence.cached;
+    sequence.result.decodeSeconds += seconds;
+  }
+  advance(rows, std::move(logits), onToken);
+}
+
+// Gives each sequence the token that its row of the logits leads to; null stands where nobody reads a row.
+void Generator::advance(const std::vector<Sequence*>& rows, std::vector<float> logits, const OnToken& onToken) {
+  const std::vector<std::int32_t> tokens = chooseTokens(rows, logits);
+  std::vector<std::int32_t> isStopped(rows.size(), 0);
+  for (std::size_t row = 0; row < rows.size(); ++row) {
+    if (rows[row] != nullptr && !rows[row]->take(tokens[row], onToken)) isStopped[row] = 1;
+  }
+  if (ranks_ != nullptr && onToken) ranks_->share(0, isStopped, [] {});
+  for (std::size_t row = 0; row < rows.size(); ++row) {
+    if (rows[row] == nullptr || rows[row]->done) continue;
+    if (isStopped[row] != 0) {
+      rows[row]->end("stopped");
+    } else {
+      rows[row]->endAtLimits(limit_);
+    }
   }
 }
 
-std::vector<std::byte> Generator::rowOf(Executable& block, std::int64_t row) const {
-  const graph::Tensor& hidden = block.program().tensor(block.program().find("final_norm"));
-  std::vector<std::byte> all(static_cast<std::size_t>(hidden.shape.count() * base::byteSize(storage_)));
-  block.readOutput("final_norm", all.data());
-  const auto rowBytes = static_cast<std::ptrdiff_t>(configuration_.width * base::byteSize(storage_));
-  return {all.begin() + row * rowBytes, all.begin() + (row + 1) * rowBytes};
-}
-
-// Logits [batch, vocabulary] of hidden states [batch, width].
-std::vector<float> Generator::logitsOf(const std::vector<std::byte>& hidden) {
-  head_->setInput("hidden", hidden.data());
-  head_->replay();
-  return head_->readFloats("logits");
+// Chosen by one rank that has the logits, and told to the others.
+std::vector<std::int32_t> Generator::chooseTokens(const std::vector<Sequence*>& rows,
+                                                  std::vector<float>& logits) const {
+  std::vector<std::int32_t> tokens(rows.size(), 0);
+  const auto choose = [&] {
+    const auto vocabulary = static_cast<std::size_t>(vocabularySize_);
+    for (std::size_t row = 0; row < rows.size(); ++row) {
+      if (rows[row] == nullptr) continue;
+      const auto own = std::span(logits).subspan(row * vocabulary, vocabulary);
+      tokens[row] = rows[row]->sampler->next(own, rows[row]->history);
+    }
+  };
+  if (ranks_ == nullptr) {
+    choose();
+  } else {
+    ranks_->share(ranks_->chooser(), tokens, choose);
+  }
+  return tokens;
 }
 
 }  // namespace tandem::runtime

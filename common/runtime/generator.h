@@ -1,6 +1,7 @@
 #pragma once
 // Writes text with a model: prompts go through it in blocks that fill a KV cache (prefill), then every step gives one
-// token to each sequence of the batch (decode).
+// token to each sequence of the batch (decode). Where several ranks have a part of the model each, all of them are
+// given the same requests, and all have the same answers.
 
 #include <cstdint>
 #include <functional>
@@ -9,8 +10,7 @@
 #include <vector>
 
 #include "common/model/configuration.h"
-#include "common/runtime/executable.h"
-#include "common/runtime/parameter_store.h"
+#include "common/runtime/cached_model.h"
 #include "common/runtime/sampler.h"
 
 namespace tandem::runtime {
@@ -31,44 +31,44 @@ struct Generation {
 
 class Generator {
  public:
-  // Up to `batch` sequences at once, each of up to `capacity` tokens, prompt included.
+  // Up to `batch` sequences at once, each of up to `capacity` tokens, prompt included. Collective over `ranks`, which
+  // decode together; null: this one has all of the model.
   Generator(const model::Configuration& configuration, const ParameterStore& parameters, std::int64_t batch,
-            std::int64_t capacity, kernels::Backend& backend, kernels::Stream& stream, std::shared_ptr<Arena> arena);
+            std::int64_t capacity, kernels::Backend& backend, kernels::Stream& stream, std::shared_ptr<Arena> arena,
+            DecodingRanks* ranks = nullptr);
   ~Generator();
 
-  // Called with each token as it is made and the index of its request; false ends that sequence.
+  // Called with each token as it is made and the index of its request, on every rank; false, as the first rank says it,
+  // ends that sequence.
   using OnToken = std::function<bool(std::int64_t request, std::int32_t token)>;
 
-  // At most `batch` requests. Throws Error of kind usage for a prompt that is empty or does not fit the capacity.
+  // At most `batch` requests. Collective. Throws Error of kind usage for a prompt that is empty or does not fit the
+  // capacity.
   std::vector<Generation> run(const std::vector<GenerationRequest>& requests, const SamplingOptions& sampling,
                               const OnToken& onToken = {});
 
   // Bytes that one step of decoding reads: of the weights, all that is multiplied (of an embedding table only rows are
-  // taken, which do not count); and of the caches, for each token that a sequence has there.
+  // taken, which do not count); and of the caches, for each token that a sequence has there. Of this rank alone.
   std::int64_t weightBytesOfStep() const;
-  std::int64_t cacheBytesOfToken() const;
-  std::int64_t cacheBytes() const { return caches_->bytes(); }  // held
+  std::int64_t cacheBytesOfToken() const { return model_->cacheBytesOfToken(); }
+  std::int64_t cacheBytes() const { return model_->cacheBytes(); }  // held
 
  private:
   struct Sequence;
 
+  std::vector<Sequence> begin(const std::vector<GenerationRequest>& requests, const SamplingOptions& sampling) const;
   std::vector<float> prefill(Sequence& sequence, std::int64_t slot);
   void decodeStep(std::vector<Sequence>& sequences, const OnToken& onToken);
-  std::vector<std::byte> rowOf(Executable& block, std::int64_t row) const;
-  std::vector<float> logitsOf(const std::vector<std::byte>& hidden);
-  void bindCaches(Executable& executable, std::int64_t firstSlot) const;
+  void advance(const std::vector<Sequence*>& rows, std::vector<float> logits, const OnToken& onToken);
+  std::vector<std::int32_t> chooseTokens(const std::vector<Sequence*>& rows, std::vector<float>& logits) const;
 
-  const model::Configuration& configuration_;
+  std::int64_t vocabularySize_;
   std::int64_t batch_;
-  std::int64_t capacity_;  // of the caches: the last block of a prompt may be padded beyond what a sequence may hold
-  std::int64_t limit_;     // of a sequence
-  base::DType storage_;
-  kernels::Backend& backend_;
-  kernels::Stream& stream_;
-  std::unique_ptr<DeviceMemory> caches_;                    // [layer][key, value][batch, kvHeads, capacity, headSize]
+  std::int64_t limit_;  // of a sequence
+  DecodingRanks* ranks_;
+  std::unique_ptr<CachedModel> model_;
   std::vector<std::unique_ptr<Executable>> prefillBlocks_;  // for one sequence, the largest block first
   std::unique_ptr<Executable> decode_;
-  std::unique_ptr<Executable> head_;
 };
 
 }  // namespace tandem::runtime

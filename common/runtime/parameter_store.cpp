@@ -101,6 +101,14 @@ void ParameterStore::bindTo(Executable& executable) const {
   if (matrices_) matrices_->bindTo(executable);
 }
 
+void ParameterStore::bindRows(Executable& executable, const std::string& matrix, std::int64_t firstRow) const {
+  if (matrices_ && matrices_->formats().contains(matrix)) return matrices_->bindRows(executable, matrix, firstRow);
+  const std::int64_t index = layout_.indexOf(matrix);
+  TANDEM_ASSERT(index >= 0, "'" + matrix + "' is not held here");
+  const sharding::FlatParameter& held = layout_.parameters()[static_cast<std::size_t>(index)];
+  executable.bind(matrix, weightAt(held.offset + firstRow * held.shape.last()));
+}
+
 sharding::FlatLayout layoutOf(std::span<const sharding::FlatLayout::Named> parameters, int ranks,
                               sharding::FlatLayout::Ownership ownership, std::int64_t bucketElements) {
   return sharding::FlatLayout(parameters, ranks, ownership, bucketElements);

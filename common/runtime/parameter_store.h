@@ -64,6 +64,8 @@ class ParameterStore {
 
   // Binds every parameter, and gradient, that the program names.
   void bindTo(Executable& executable) const;
+  // Binds a matrix of the program to rows of the one of that name, from `firstRow` on: of a quantised one whole blocks.
+  void bindRows(Executable& executable, const std::string& matrix, std::int64_t firstRow) const;
 
  private:
   sharding::FlatLayout layout_;

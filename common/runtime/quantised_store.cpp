@@ -22,17 +22,14 @@ void QuantisedStore::add(const std::string& parameter, kernels::QuantisedFormat 
 
 void QuantisedStore::fill(const std::string& parameter, std::int64_t firstRow, std::span<const std::byte> codes,
                           std::span<const std::byte> scales) const {
-  TANDEM_ASSERT(matrices_.contains(parameter) && firstRow % kernels::quantisedBlock == 0,
-                "whole blocks of rows of a matrix that is here");
+  TANDEM_ASSERT(matrices_.contains(parameter), "'" + parameter + "' is not held here");
   const Matrix& matrix = matrices_.at(parameter);
-  const kernels::QuantisedFormat format = formats_.at(parameter);
   const auto copy = [&](const DeviceMemory& target, std::int64_t bytesBefore, std::span<const std::byte> source) {
     TANDEM_ASSERT(bytesBefore + std::ssize(source) <= target.bytes(), "rows beyond the end of '" + parameter + "'");
     backend_.copyToDevice(target.data() + bytesBefore, source.data(), std::ssize(source), stream_);
   };
-  copy(*matrix.codes, kernels::codesInMemory(format, firstRow, matrix.inputs).count(), codes);
-  copy(*matrix.scales, bytesOf(kernels::scalesInMemory(format, firstRow, matrix.inputs), kernels::scalesType(format)),
-       scales);
+  copy(*matrix.codes, codesBefore(parameter, firstRow), codes);
+  copy(*matrix.scales, scalesBefore(parameter, firstRow), scales);
   stream_.synchronize();
 }
 
@@ -40,6 +37,22 @@ std::int64_t QuantisedStore::bytes() const {
   std::int64_t sum = 0;
   for (const auto& [name, matrix] : matrices_) sum += matrix.codes->bytes() + matrix.scales->bytes();
   return sum;
+}
+
+std::int64_t QuantisedStore::codesBefore(const std::string& parameter, std::int64_t row) const {
+  TANDEM_ASSERT(row % kernels::quantisedBlock == 0, "whole blocks of rows");
+  return kernels::codesInMemory(formats_.at(parameter), row, matrices_.at(parameter).inputs).count();
+}
+
+std::int64_t QuantisedStore::scalesBefore(const std::string& parameter, std::int64_t row) const {
+  const kernels::QuantisedFormat format = formats_.at(parameter);
+  return bytesOf(kernels::scalesInMemory(format, row, matrices_.at(parameter).inputs), kernels::scalesType(format));
+}
+
+void QuantisedStore::bindRows(Executable& executable, const std::string& parameter, std::int64_t firstRow) const {
+  const Matrix& matrix = matrices_.at(parameter);
+  executable.bind(graph::codesName(parameter), matrix.codes->data() + codesBefore(parameter, firstRow));
+  executable.bind(graph::scalesName(parameter), matrix.scales->data() + scalesBefore(parameter, firstRow));
 }
 
 void QuantisedStore::bindTo(Executable& executable) const {

@@ -26,12 +26,18 @@ class QuantisedStore {
 
   // Binds every codes and scales tensor that the program names.
   void bindTo(Executable& executable) const;
+  // Binds those of one matrix to its blocks of rows from row `firstRow` on.
+  void bindRows(Executable& executable, const std::string& parameter, std::int64_t firstRow) const;
 
  private:
   struct Matrix {
     std::int64_t inputs = 0;
     std::unique_ptr<DeviceMemory> codes, scales;
   };
+
+  // Bytes of codes and of scales in front of a row that begins a block.
+  std::int64_t codesBefore(const std::string& parameter, std::int64_t row) const;
+  std::int64_t scalesBefore(const std::string& parameter, std::int64_t row) const;
 
   kernels::Backend& backend_;
   kernels::Stream& stream_;

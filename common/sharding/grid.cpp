@@ -155,11 +155,13 @@ std::vector<Grid> fittingGrids(int ranks, const model::Configuration& configurat
   return grids;
 }
 
+void refuseGrid(const Grid& grid, const std::string& reason, const std::vector<Grid>& fitting) {
+  refuse(grid.text() + ": " + reason + "; on " + std::to_string(grid.ranks()) + " ranks these fit: " + listOf(fitting));
+}
+
 void demandFitting(const Grid& grid, const model::Configuration& configuration, std::int64_t sequenceLength) {
   const std::string reason = whyNotFitting(grid, configuration, sequenceLength);
-  if (reason.empty()) return;
-  refuse(grid.text() + ": " + reason + "; on " + std::to_string(grid.ranks()) +
-         " ranks these fit: " + listOf(fittingGrids(grid.ranks(), configuration, sequenceLength)));
+  if (!reason.empty()) refuseGrid(grid, reason, fittingGrids(grid.ranks(), configuration, sequenceLength));
 }
 
 GridGroups::GridGroups(comm::Communicator& world, const Grid& grid)

@@ -62,6 +62,9 @@ std::string whyNotFitting(const Grid& grid, const model::Configuration& configur
 // All grids of that many ranks that can split the model, by falling data axis; with ZeRO stage 1.
 std::vector<Grid> fittingGrids(int ranks, const model::Configuration& configuration, std::int64_t sequenceLength);
 
+// Throws Error of kind usage with the reason why a grid is none for the purpose, and those that are.
+[[noreturn]] void refuseGrid(const Grid& grid, const std::string& reason, const std::vector<Grid>& fitting);
+
 // Throws Error of kind usage with whyNotFitting and the grids that would fit.
 void demandFitting(const Grid& grid, const model::Configuration& configuration, std::int64_t sequenceLength);
 

@@ -23,6 +23,12 @@ bool isGated(const Node& node) {
          std::get<graph::ActivationAttributes>(node.attributes).kind == kernels::ActivationKind::swiglu;
 }
 
+// What the ranks have of the residual stream, and in which groups the MLP's columns are dealt out.
+struct Style {
+  bool wholeStream = false;
+  std::int64_t columnGroup = 1;
+};
+
 kernels::HeadLayout layoutOf(const Node& node) {
   if (const auto* rotary = std::get_if<graph::RotaryAttributes>(&node.attributes)) return rotary->layout;
   if (const auto* ring = std::get_if<graph::RingAttributes>(&node.attributes)) return ring->attention.layout;
@@ -31,10 +37,11 @@ kernels::HeadLayout layoutOf(const Node& node) {
 
 class Partitioner {
  public:
-  Partitioner(const Program& forward, int rank, int ranks)
+  Partitioner(const Program& forward, int rank, int ranks, const Style& style)
       : source_(forward),
         rank_(rank),
         ranks_(ranks),
+        style_(style),
         byRows_(forward.tensors().size(), none),
         whole_(forward.tensors().size(), none),
         byColumns_(forward.tensors().size(), none),
@@ -103,9 +110,10 @@ class Partitioner {
 
   graph::ExchangeAttributes exchangeOf(const Shape& shape) const { return {.rows = rowCounts(shape), .rank = rank_}; }
 
-  // This rank's rows of a tensor of the source: [rows, last].
+  // This rank's rows of a tensor of the source: [rows, last]; all of it where the stream is whole.
   TensorId makeRows(TensorId id) {
     const Tensor& full = tensor(id);
+    if (style_.wholeStream) return byRows_[at(id)] = add(full.name, full.shape, full);
     const std::int64_t own = evenShare(full.shape.rows(), ranks_, rank_).count;
     return byRows_[at(id)] = add(full.name, {own, full.shape.last()}, full);
   }
@@ -117,6 +125,7 @@ class Partitioner {
 
   // All rows, gathered at their first use.
   TensorId wholeOf(TensorId id, const Node& reader) {
+    if (style_.wholeStream) return rowsOf(id, reader);
     if (whole_[at(id)] != none) return whole_[at(id)];
     const Tensor& full = tensor(id);
     const TensorId rows = rowsOf(id, reader);
@@ -125,14 +134,28 @@ class Partitioner {
     return whole_[at(id)];
   }
 
-  // The sum over ranks of what `node`, whose output this is, gives on each; every rank has its rows of it.
+  // The sum over ranks of what `node`, whose output this is, gives on each; every rank has its rows of it, or all.
   void sumRows(Node node, std::size_t output) {
     const TensorId id = node.outputs[output];
     const Tensor& full = tensor(id);
     const TensorId summand = program().addTensor(full.name + ".summand", full.shape, full.type, Role::activation);
     node.outputs[output] = summand;
     append(std::move(node));
+    if (style_.wholeStream) return sumElements(summand, id);
     program().addNode(Operator::scatterRows, {summand}, {makeRows(id)}, exchangeOf(full.shape));
+  }
+
+  // Each rank sums a part of the elements and gives it to all.
+  void sumElements(TensorId summand, TensorId id) {
+    const Tensor& full = tensor(id);
+    graph::ExchangeAttributes exchange{.rows = {}, .rank = rank_};
+    for (int rank = 0; rank < ranks_; ++rank) {
+      exchange.rows.push_back(evenShare(full.shape.count(), ranks_, rank).count);
+    }
+    const TensorId dealt = program().addTensor(full.name + ".dealt", {exchange.rows[static_cast<std::size_t>(rank_)]},
+                                               full.type, Role::activation);
+    program().addNode(Operator::scatterRows, {summand}, {dealt}, exchange);
+    program().addNode(Operator::gatherRows, {dealt}, {makeRows(id)}, exchange);
   }
 
   void append(Node node) {
@@ -149,7 +172,7 @@ class Partitioner {
     for (TensorId& id : node.outputs) {
       if (id == none) continue;
       const Tensor& full = tensor(id);
-      if (full.shape.rows() == rows) {
+      if (style_.wholeStream || full.shape.rows() == rows) {
         id = makeRows(id);
       } else {  // a statistic, one a row
         const TensorId made = add(full.name, {evenShare(rows, ranks_, rank_).count}, full);
@@ -205,13 +228,14 @@ class Partitioner {
     refuse(node);
   }
 
-  // `blocks` blocks of columns side by side, of each an even share.
+  // `blocks` blocks of columns side by side, of each an even share of its groups.
   std::vector<HeldRange> evenColumns(std::int64_t count, std::int64_t blocks) const {
     std::vector<HeldRange> ranges;
     for (std::int64_t block = 0; block < blocks; ++block) {
-      Range share = evenShare(count / blocks, ranks_, rank_);
-      share.begin += block * (count / blocks);
-      ranges.push_back({share, rank_, 1});
+      const std::int64_t columns = count / blocks, group = style_.columnGroup;
+      const Range groups = evenShare((columns + group - 1) / group, ranks_, rank_);
+      const std::int64_t begin = groups.begin * group, end = std::min(groups.end() * group, columns);
+      ranges.push_back({{block * columns + begin, end - begin}, rank_, 1});
     }
     return ranges;
   }
@@ -281,9 +305,12 @@ class Partitioner {
     const kernels::HeadLayout layout = headsOf(node).layout(layoutOf(node).headSize);
     for (TensorId& id : node.inputs) {
       if (id == none) continue;
-      id = id == fused ? byColumns_[at(id)] : tensor(id).role == Role::parameter ? everywhere(id) : input(id);
+      id = id == fused                          ? byColumns_[at(id)]
+           : tensor(id).role == Role::parameter ? everywhere(id)
+           : tensor(id).role == Role::state     ? makeResized(id, 1, layout.kvHeads)
+                                                : input(id);
     }
-    const TensorId output = node.outputs[0], statistic = node.outputs[1];
+    const TensorId output = node.outputs[0], statistic = node.outputs.size() > 1 ? node.outputs[1] : none;
     if (auto* rotary = std::get_if<graph::RotaryAttributes>(&node.attributes)) {
       rotary->layout = layout;
       node.outputs[0] = makeColumns(output, columns_[at(fused)]);
@@ -298,7 +325,7 @@ class Partitioner {
     } else {
       std::get<graph::AttentionAttributes>(node.attributes).layout = layout;
       node.outputs[0] = makeColumns(output, {columns_[at(fused)].front()});
-      node.outputs[1] = makeResized(statistic, 1, layout.heads);
+      if (statistic != none) node.outputs[1] = makeResized(statistic, 1, layout.heads);
     }
     append(std::move(node));
   }
@@ -320,6 +347,7 @@ class Partitioner {
 
   void splitTable(Node node) {
     const TensorId weight = node.inputs[1], positionWeight = node.inputs[3];
+    if (style_.wholeStream) return takeWholeTable(std::move(node));
     auto& part = std::get<graph::EmbeddingAttributes>(node.attributes).part;
     part = {.isPart = true, .firstToken = evenShare(tensor(weight).shape[0], ranks_, rank_).begin};
     node.inputs[0] = input(node.inputs[0]);
@@ -330,6 +358,14 @@ class Partitioner {
       node.inputs[3] = tableRows(positionWeight);
     }
     sumRows(std::move(node), 0);
+  }
+
+  void takeWholeTable(Node node) {
+    for (TensorId& id : node.inputs) {
+      if (id != none) id = tensor(id).role == Role::parameter ? everywhere(id) : input(id);
+    }
+    node.outputs[0] = makeRows(node.outputs[0]);
+    append(std::move(node));
   }
 
   void splitVocabulary(const Node& node) {
@@ -361,21 +397,30 @@ class Partitioner {
 
   const Program& source_;
   int rank_, ranks_;
+  Style style_;
   PartitionedProgram result_;
   // By TensorId of the source, what stands for it in the result: this rank's rows, all of it, this rank's columns.
   std::vector<TensorId> byRows_, whole_, byColumns_;
   std::vector<std::vector<HeldRange>> columns_;  // which columns these are
 };
 
+PartitionedProgram whole(const Program& program) {
+  PartitionedProgram result{program, {}};
+  for (const TensorId id : program.ofRole(Role::parameter)) {
+    result.parts[program.tensor(id).name] = Part(program.tensor(id).shape);
+  }
+  return result;
+}
+
 }  // namespace
 
 PartitionedProgram splitOverTensorRanks(const Program& forward, int rank, int ranks) {
-  if (ranks > 1) return Partitioner(forward, rank, ranks).run();
-  PartitionedProgram result{forward, {}};
-  for (const TensorId id : forward.ofRole(Role::parameter)) {
-    result.parts[forward.tensor(id).name] = Part(forward.tensor(id).shape);
-  }
-  return result;
+  return ranks > 1 ? Partitioner(forward, rank, ranks, {}).run() : whole(forward);
+}
+
+PartitionedProgram splitDecoding(const Program& decode, int rank, int ranks, std::int64_t columnGroup) {
+  const Style style{.wholeStream = true, .columnGroup = columnGroup};
+  return ranks > 1 ? Partitioner(decode, rank, ranks, style).run() : whole(decode);
 }
 
 }  // namespace tandem::sharding

@@ -26,4 +26,11 @@ struct PartitionedProgram {
 // program as it is. Throws Error of kind usage for an operator that cannot be split.
 PartitionedProgram splitOverTensorRanks(const graph::Program& forward, int rank, int ranks);
 
+// The same of a program over a KV cache (model::buildDecode), or of a stage of it. Its rows are few, down to a single
+// one, so every rank has the whole residual stream: sums are dealt out by elements and gathered at once, which gives
+// all ranks the same bits. Caches are split with their key-value heads; the embedding's tables are whole, so that
+// looking up needs no exchange; columns of the MLP are dealt out in groups of `columnGroup`, of which the last may be
+// shorter.
+PartitionedProgram splitDecoding(const graph::Program& decode, int rank, int ranks, std::int64_t columnGroup);
+
 }  // namespace tandem::sharding

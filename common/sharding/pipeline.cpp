@@ -25,8 +25,7 @@ std::int64_t layerCount(const Program& forward) {
 }
 
 // Of each node: what is in front of the first layer belongs to the first stage, what is behind the last to the last.
-std::vector<int> stagesOfNodes(const Program& forward, int stages) {
-  const std::vector<Range> layers = stageLayers(forward, stages);
+std::vector<int> stagesOfNodes(const Program& forward, const std::vector<Range>& layers) {
   std::vector<int> result;
   int stage = 0;
   for (const Node& node : forward.nodes()) {
@@ -134,8 +133,13 @@ std::vector<Range> stageLayers(const Program& forward, int stages) {
 }
 
 Program stageProgram(const Program& forward, int stage, int stages) {
+  return stageProgram(forward, stage, stageLayers(forward, stages));
+}
+
+Program stageProgram(const Program& forward, int stage, const std::vector<Range>& layers) {
+  const auto stages = static_cast<int>(layers.size());
   if (stages == 1) return forward;
-  const std::vector<int> stageOf = stagesOfNodes(forward, stages);
+  const std::vector<int> stageOf = stagesOfNodes(forward, layers);
   StageWriter writer(forward);
   if (stage > 0) {
     const TensorId received = writer.tensor(streamInto(forward, stageOf, stage));
@@ -153,7 +157,7 @@ Program stageProgram(const Program& forward, int stage, int stages) {
 
 std::vector<std::string> sharedByStages(const Program& forward, int stages) {
   if (stages == 1) return {};
-  const std::vector<int> stageOf = stagesOfNodes(forward, stages);
+  const std::vector<int> stageOf = stagesOfNodes(forward, stageLayers(forward, stages));
   std::map<std::string, int> firstStage;
   std::vector<std::string> shared;
   for (std::size_t index = 0; index < stageOf.size(); ++index) {

@@ -20,6 +20,9 @@ std::vector<Range> stageLayers(const graph::Program& forward, int stages);
 // The part of a forward program that a stage runs, with what it receives and sends.
 graph::Program stageProgram(const graph::Program& forward, int stage, int stages);
 
+// The same with these layers for each stage, for programs of a model that have to be cut alike.
+graph::Program stageProgram(const graph::Program& forward, int stage, const std::vector<Range>& layers);
+
 // Parameters that the first stage and the last both name (a tied embedding); none of one stage.
 std::vector<std::string> sharedByStages(const graph::Program& forward, int stages);
 

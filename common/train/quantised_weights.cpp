@@ -17,14 +17,17 @@ using checkpoint::QuantisedFormat;
 
 struct Matrix {
   std::string name;
-  std::int64_t outputs = 0, inputs = 0;
+  sharding::Part part;  // of [outputs, inputs]
   QuantisedFormat format = QuantisedFormat::int8;
   bool stored = false;  // in the checkpoint, in that format
+
+  std::int64_t outputs() const { return part.shape()[0]; }  // that are held
+  std::int64_t inputs() const { return part.shape()[1]; }
 };
 
 // What becomes of a parameter; nothing: it stays numbers.
 std::optional<Matrix> planned(const checkpoint::ModelSource& model, const graph::Tensor& parameter,
-                              std::optional<QuantisedFormat> format) {
+                              const sharding::Part& part, std::optional<QuantisedFormat> format) {
   const auto stored = model.quantisedFormat(model.parameter(parameter.name));
   auto wanted = stored;
   if (format) wanted = checkpoint::formatOfParameter(parameter.name, parameter.shape, *format);
@@ -35,31 +38,56 @@ std::optional<Matrix> planned(const checkpoint::ModelSource& model, const graph:
                                       ", which cannot be undone; leave --quantize out, or quantise the model it was "
                                       "made of");
   }
-  return Matrix{.name = parameter.name,
-                .outputs = parameter.shape[0],
-                .inputs = parameter.shape[1],
-                .format = *wanted,
-                .stored = stored.has_value()};
+  return Matrix{.name = parameter.name, .part = part, .format = *wanted, .stored = stored.has_value()};
 }
 
-// Rows [begin, begin + count) as a file has them.
+// Rows [begin, begin + count) of the whole matrix, as a file has them.
 checkpoint::QuantisedRows readRows(const checkpoint::ModelSource& model, const Matrix& matrix, std::int64_t begin,
                                    std::int64_t count) {
   const checkpoint::StoredParameter& parameter = model.parameter(matrix.name);
   if (matrix.stored) return model.readQuantisedRows(parameter, begin, count);
-  std::vector<float> values(static_cast<std::size_t>(count * matrix.inputs));
-  model.read(parameter, begin * matrix.inputs, std::ssize(values), DType::f32, values.data());
-  return checkpoint::quantiseRows(matrix.format, values, matrix.inputs, {matrix.name, begin});
+  const std::int64_t inputs = matrix.part.whole()[1];
+  std::vector<float> values(static_cast<std::size_t>(count * inputs));
+  model.read(parameter, begin * inputs, std::ssize(values), DType::f32, values.data());
+  return checkpoint::quantiseRows(matrix.format, values, inputs, {matrix.name, begin});
+}
+
+void append(std::vector<std::byte>& target, const std::vector<std::byte>& more) {
+  target.insert(target.end(), more.begin(), more.end());
+}
+
+// Rows [begin, begin + count) of what is held of the matrix. Columns come out of whole rows, whose scales they have.
+checkpoint::QuantisedRows readPart(const checkpoint::ModelSource& model, const Matrix& matrix, std::int64_t begin,
+                                   std::int64_t count) {
+  const sharding::Part& part = matrix.part;
+  if (part.axis() == 1) {
+    const sharding::Range columns = part.ranges().front().range;
+    return checkpoint::cutColumns(matrix.format, readRows(model, matrix, begin, count), part.whole()[1], columns.begin,
+                                  columns.count);
+  }
+  checkpoint::QuantisedRows rows;
+  std::int64_t first = 0;  // of the part's rows, in this range
+  for (const sharding::HeldRange& held : part.ranges()) {
+    const std::int64_t from = std::max(begin, first), to = std::min(begin + count, first + held.range.count);
+    if (from < to) {
+      const checkpoint::QuantisedRows more = readRows(model, matrix, held.range.begin + from - first, to - from);
+      append(rows.codes, more.codes);
+      append(rows.scales, more.scales);
+    }
+    first += held.range.count;
+  }
+  return rows;
 }
 
 void fill(const runtime::QuantisedStore& store, const checkpoint::ModelSource& model, const Matrix& matrix) {
   constexpr std::int64_t panelElements = 1 << 20;
   const std::int64_t panel =
-      std::max<std::int64_t>(1, panelElements / matrix.inputs / kernels::quantisedBlock) * kernels::quantisedBlock;
-  for (std::int64_t begin = 0; begin < matrix.outputs; begin += panel) {
-    const std::int64_t count = std::min(panel, matrix.outputs - begin);
-    const checkpoint::QuantisedRows packed =
-        checkpoint::packRows(matrix.format, readRows(model, matrix, begin, count), matrix.inputs, {matrix.name, begin});
+      std::max<std::int64_t>(1, panelElements / matrix.part.whole()[1] / kernels::quantisedBlock) *
+      kernels::quantisedBlock;
+  for (std::int64_t begin = 0; begin < matrix.outputs(); begin += panel) {
+    const std::int64_t count = std::min(panel, matrix.outputs() - begin);
+    const checkpoint::QuantisedRows packed = checkpoint::packRows(matrix.format, readPart(model, matrix, begin, count),
+                                                                  matrix.inputs(), {matrix.name, begin});
     store.fill(matrix.name, begin, packed.codes, packed.scales);
   }
 }
@@ -68,17 +96,20 @@ void fill(const runtime::QuantisedStore& store, const checkpoint::ModelSource& m
 
 std::unique_ptr<runtime::ParameterStore> loadForInference(const checkpoint::ModelSource& model,
                                                           const graph::Program& program, DType storage,
-                                                          std::optional<QuantisedFormat> format, const Device& device) {
+                                                          std::optional<QuantisedFormat> format, const Device& device,
+                                                          const std::map<std::string, sharding::Part>& parts) {
   auto matrices = std::make_shared<runtime::QuantisedStore>(device.backend, device.stream);
   std::vector<Matrix> quantised;
   std::vector<sharding::FlatLayout::Named> numbers;
   for (const graph::TensorId id : program.ofRole(graph::Role::parameter)) {
     const graph::Tensor& parameter = program.tensor(id);
-    if (const auto matrix = planned(model, parameter, format)) {
-      matrices->add(matrix->name, matrix->format, matrix->outputs, matrix->inputs);
+    const auto found = parts.find(parameter.name);
+    const sharding::Part part = found != parts.end() ? found->second : sharding::Part(parameter.shape);
+    if (const auto matrix = planned(model, parameter, part, format)) {
+      matrices->add(matrix->name, matrix->format, matrix->outputs(), matrix->inputs());
       quantised.push_back(*matrix);
     } else {
-      numbers.push_back({parameter.name, parameter.shape});
+      numbers.push_back({parameter.name, parameter.shape, part});
     }
   }
   auto parameters = std::make_unique<runtime::ParameterStore>(
@@ -90,6 +121,12 @@ std::unique_ptr<runtime::ParameterStore> loadForInference(const checkpoint::Mode
   TANDEM_LOG(info) << quantised.size() << " matrices are quantised, in " << matrices->bytes() << " bytes";
   parameters->attach(matrices);
   return parameters;
+}
+
+bool holdsQuantised(const checkpoint::ModelSource& model) {
+  return std::ranges::any_of(model.parameters(), [&](const checkpoint::StoredParameter& parameter) {
+    return model.quantisedFormat(parameter).has_value();
+  });
 }
 
 graph::QuantisedParameters frozenFormats(const graph::Program& program, const AdapterOptions& adapters) {
@@ -135,11 +172,7 @@ void loadFrozen(const checkpoint::ModelSource& model, const runtime::ParameterSt
                                         checkpoint::name(*stored));
     }
     fill(*frozen.matrices(), model,
-         {.name = name,
-          .outputs = parameter.shape[0],
-          .inputs = parameter.shape[1],
-          .format = format,
-          .stored = stored.has_value()});
+         {.name = name, .part = sharding::Part(parameter.shape), .format = format, .stored = stored.has_value()});
   }
   TANDEM_LOG(info) << frozen.matrices()->formats().size() << " frozen matrices are quantised, in "
                    << frozen.matrices()->bytes() << " bytes";

@@ -26,13 +26,14 @@ class TaskRun {
  public:
   TaskRun(const Task& task, std::span<const TaskItem> examples, const model::Configuration& configuration,
           const runtime::ParameterStore& parameters, const tokenizer::Tokenizer& tokenizer, const TaskOptions& options,
-          const Device& device, comm::Communicator& communicator)
+          const Device& device, comm::Communicator& communicator, runtime::DecodingRanks* split)
       : task_(task),
         configuration_(configuration),
         parameters_(parameters),
         options_(options),
         device_(device),
         communicator_(communicator),
+        split_(split),
         prompts_(task, examples, options.prompts, tokenizer),
         count_(options.limit > 0 ? std::min(options.limit, std::ssize(task.items)) : std::ssize(task.items)) {}
 
@@ -60,16 +61,18 @@ class TaskRun {
     }
   }
 
-  // The items of this rank: longest first, in turn, so that all ranks have about as much to do, and batches waste
-  // little on padding.
+  int copies() const { return split_ != nullptr ? split_->grid().data : communicator_.size(); }
+  int copy() const { return split_ != nullptr ? split_->own().data : communicator_.rank(); }
+
+  // The items of this copy of the model: longest first, in turn, so that all copies have about as much to do, and
+  // batches waste little on padding.
   std::vector<std::int64_t> ownItems(const std::vector<std::int64_t>& lengths) const {
     std::vector<std::int64_t> order(lengths.size());
     std::iota(order.begin(), order.end(), 0);
     std::ranges::stable_sort(order, std::greater(),
                              [&](std::int64_t i) { return lengths[static_cast<std::size_t>(i)]; });
     std::vector<std::int64_t> own;
-    for (std::size_t i = static_cast<std::size_t>(communicator_.rank()); i < order.size();
-         i += static_cast<std::size_t>(communicator_.size())) {
+    for (auto i = static_cast<std::size_t>(copy()); i < order.size(); i += static_cast<std::size_t>(copies())) {
       own.push_back(order[i]);
     }
     return own;
@@ -99,9 +102,10 @@ class TaskRun {
       std::vector<ContinuationGroup> mine;
       for (const std::int64_t i : own) mine.push_back(groups[static_cast<std::size_t>(i)]);
       runtime::ContinuationScorer scorer(configuration_, parameters_, std::min(options_.batch, std::ssize(mine)),
-                                         longest, device_.backend, device_.stream, device_.arena);
+                                         longest, device_.backend, device_.stream, device_.arena, split_);
       const std::vector<ContinuationScores> scores =
           scorer.run(mine, runtime::ContinuationScorer::sharedPrefix(groups));
+      if (split_ != nullptr && !split_->isChooser()) return;  // one of its copy speaks for all
       for (std::size_t i = 0; i < own.size(); ++i) {
         double* target = numbers.data() + offsets[static_cast<std::size_t>(own[i])];
         for (const runtime::ContinuationScore& one : scores[i]) {
@@ -160,11 +164,12 @@ class TaskRun {
       if (own.empty()) return;
       const std::int64_t batch = std::min(options_.batch, std::ssize(own));
       runtime::Generator generator(configuration_, parameters_, batch, *std::ranges::max_element(lengths) + maxTokens,
-                                   device_.backend, device_.stream, device_.arena);
+                                   device_.backend, device_.stream, device_.arena, split_);
       for (std::size_t begin = 0; begin < own.size(); begin += static_cast<std::size_t>(batch)) {
         const auto part = std::span(own).subspan(begin, std::min(static_cast<std::size_t>(batch), own.size() - begin));
         for (const auto& [number, text] : writeBatch(generator, requests, part)) mine.push_back({number, text});
       }
+      if (split_ != nullptr && !split_->isFirst()) mine = Json::array();
     });
     const std::string sent = mine.dump(-1, ' ', false, Json::error_handler_t::replace);
     for (const std::string& texts : comm::allGatherTexts(communicator_, sent)) {
@@ -222,6 +227,7 @@ class TaskRun {
   const TaskOptions& options_;
   const Device& device_;
   comm::Communicator& communicator_;
+  runtime::DecodingRanks* split_;
   TaskPrompts prompts_;
   std::int64_t count_;
 };
@@ -294,10 +300,11 @@ void summarise(TaskMetric& metric, std::size_t number, const std::vector<ItemOut
 
 TaskResult evaluateTask(const Task& task, std::span<const TaskItem> examples, const model::Configuration& configuration,
                         const runtime::ParameterStore& parameters, const tokenizer::Tokenizer& tokenizer,
-                        const TaskOptions& options, const Device& device, comm::Communicator& communicator) {
+                        const TaskOptions& options, const Device& device, comm::Communicator& communicator,
+                        runtime::DecodingRanks* split) {
   TaskResult result{.name = task.name, .group = task.group, .metrics = metricsOf(task), .outcomes = {}};
   result.outcomes =
-      TaskRun(task, examples, configuration, parameters, tokenizer, options, device, communicator).outcomes();
+      TaskRun(task, examples, configuration, parameters, tokenizer, options, device, communicator, split).outcomes();
   result.items = std::ssize(result.outcomes);
   for (ItemOutcome& outcome : result.outcomes) {
     outcome.values = valuesOf(task, task.items[static_cast<std::size_t>(outcome.item)], outcome);

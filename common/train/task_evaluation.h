@@ -12,6 +12,7 @@
 #include "common/comm/communicator.h"
 #include "common/data/task.h"
 #include "common/model/configuration.h"
+#include "common/runtime/decoding_ranks.h"
 #include "common/runtime/parameter_store.h"
 #include "common/train/answer_match.h"
 #include "common/train/device.h"
@@ -55,13 +56,14 @@ struct TaskOptions {
   std::int64_t maxTokens = 0;  // of an answer that is written; 0: as the task says
 };
 
-// Collective; every rank has the whole model, and gets the whole result. `examples` are where few-shot examples come
-// from: the task's own items, or others. Throws, on every rank, Error of kind usage or badData, naming the task and the
+// Collective; every rank gets the whole result. `examples` are where few-shot examples come from: the task's own items,
+// or others. Items are shared out over the copies of the model: the ranks that `split` says decode together hold one,
+// or, where it is null, every rank. Throws, on every rank, Error of kind usage or badData, naming the task and the
 // item.
 TaskResult evaluateTask(const data::Task& task, std::span<const data::TaskItem> examples,
                         const model::Configuration& configuration, const runtime::ParameterStore& parameters,
                         const tokenizer::Tokenizer& tokenizer, const TaskOptions& options, const Device& device,
-                        comm::Communicator& communicator);
+                        comm::Communicator& communicator, runtime::DecodingRanks* split = nullptr);
 
 // The metrics of a group's tasks, weighted by their numbers of items, for names that all of them have.
 std::vector<TaskMetric> combine(std::span<const TaskResult> tasks);

@@ -205,6 +205,77 @@ class Speed(unittest.TestCase):
                 self.assertIn(words, ended.err)
 
 
+class Split(unittest.TestCase):
+    """One model whose parts are on several ranks tells what one rank tells."""
+
+    @staticmethod
+    def odd():
+        """Nine heads over three of keys and values, and a vocabulary that nothing divides."""
+        model = world.write_model("odd.json", vocab_size=321, hidden_size=36, num_attention_heads=9,
+                                  num_key_value_heads=3, head_dim=32, intermediate_size=96, tie_word_embeddings=False)
+        return checkpoint("odd", model=model)
+
+    @staticmethod
+    def write(model, *arguments, ranks=1, temperature=0):
+        answers = world.evaluate("generate", "--checkpoint", model, "--prompt", *PROMPTS, "--max-tokens", 20,
+                                 "--temperature", temperature, *arguments, ranks=ranks)
+        return Generate.texts(answers)
+
+    def refuse(self, ranks, words, *arguments):
+        ended = run(ranks, "evaluate", *arguments)
+        self.assertEqual(ended.code, 2, ended)
+        for word in words:
+            self.assertIn(word, ended.err)
+
+    def test_the_text_is_that_of_one_rank(self):
+        for model, grids in ((self.odd(), ((2, "tp=2"), (4, "tp=4"), (2, "pp=2"), (4, "tp=2,pp=2"))),
+                             (checkpoint(), ((4, "tp=4"), (4, "dp=2,pp=2")))):
+            expected = self.write(model)
+            for ranks, grid in grids:
+                with self.subTest(model=model.name, grid=grid):
+                    self.assertEqual(self.write(model, "--shard", grid, "--batch", 3, ranks=ranks), expected)
+
+    def test_the_text_of_quantised_matrices_is_that_of_one_rank(self):
+        for form in ("int8", "int4"):
+            expected = self.write(self.odd(), "--quantize", form)
+            for ranks, grid in ((2, "tp=2"), (4, "tp=2,pp=2")):
+                with self.subTest(form=form, grid=grid):
+                    self.assertEqual(self.write(self.odd(), "--quantize", form, "--shard", grid, ranks=ranks), expected)
+
+    def test_chosen_by_chance_a_text_is_that_of_one_rank_too(self):
+        chosen = ("--seed", 5, "--top-p", 0.9)
+        self.assertEqual(self.write(checkpoint(), *chosen, "--shard", "tp=2", ranks=2, temperature=1.2),
+                         self.write(checkpoint(), *chosen, temperature=1.2))
+
+    def test_one_prompt_is_streamed_once(self):
+        arguments = ("evaluate", "generate", "--checkpoint", checkpoint(), "--prompt", "Ada sees", "--max-tokens", 20,
+                     "--temperature", 0)
+        self.assertEqual(succeed(2, *arguments, "--shard", "pp=2").out, succeed(1, *arguments).out)
+
+    def test_stages_measure_the_loss_of_quantised_matrices(self):
+        arguments = ("--checkpoint", self.odd(), "--data", world.val, "--quantize", "int4")
+        whole, split = (world.evaluate("loss", *arguments, *shard, ranks=ranks)[0]["loss"]
+                        for ranks, shard in ((1, ()), (2, ("--shard", "pp=2"))))
+        self.assertAlmostEqual(split / whole, 1, delta=1e-6)
+        self.refuse(2, ["tp=2 would cut", "these fit: dp=2; cp=2; pp=2"], "loss", *arguments, "--shard", "tp=2")
+
+    def test_speed_is_of_all_ranks_together(self):
+        arguments = ("--checkpoint", self.odd(), "--prompt-tokens", 5, "--generated-tokens", 4, "--repetitions", 1)
+        whole, split = (world.evaluate("speed", *arguments, *shard, ranks=ranks)
+                        for ranks, shard in ((1, ()), (3, ("--shard", "tp=3"))))
+        self.assertEqual((split["ranks"], split["copies"]), (3, 1))
+        self.assertAlmostEqual(split["results"][0]["cache_bytes"] * 3, whole["results"][0]["cache_bytes"])
+        self.assertLess(split["results"][0]["weight_bytes"], 0.5 * whole["results"][0]["weight_bytes"])
+
+    def test_grids_that_cannot_decode_are_refused_with_those_that_can(self):
+        for words, *shard in ((["cp=2", "these fit: dp=2; pp=2; tp=2"], "--shard", "cp=2"),
+                              (["a grid of 1 ranks, but there are 2"], "--shard", "dp=1"),
+                              (["column 16", "groups of 32", "these fit: dp=2; pp=2"], "--shard", "tp=2", "--quantize",
+                               "int8")):
+            with self.subTest(shard=shard):
+                self.refuse(2, words, "generate", "--checkpoint", checkpoint(), "--prompt", "Ada", *shard)
+
+
 class Families(unittest.TestCase):
     def test_a_gpt2_model_goes_the_whole_way(self):
         model = world.path("gpt2.json")

@@ -361,11 +361,13 @@ class BadInput(unittest.TestCase):
 
 
 class Chat(unittest.TestCase):
-    def chat(self, text, *more, code=0):
+    def chat(self, text, *more, code=0, ranks=1):
         if not world.path("chatty").exists():
             finetune("chatty", steps=80)
-        ended = subprocess.run([BUILD / "bin" / "evaluate", "chat", "--checkpoint", world.path("chatty"), "--temperature", "0",
-                                *more], input=text, capture_output=True, text=True, env=ENVIRONMENT, timeout=60, check=False)
+        start = ["mpirun", "-n", str(ranks), "--oversubscribe", "--bind-to", "none"] if ranks > 1 else []
+        ended = subprocess.run([*start, BUILD / "bin" / "evaluate", "chat", "--checkpoint", world.path("chatty"),
+                                "--temperature", "0", *more], input=text, capture_output=True, text=True,
+                               env=ENVIRONMENT, timeout=60, check=False)
         self.assertEqual(ended.returncode, code, ended.stderr)
         return ended
 
@@ -385,9 +387,17 @@ class Chat(unittest.TestCase):
         ended = self.chat("Who is Ada? " * 40 + "\n", code=USAGE)
         self.assertIn("the question has", ended.stderr)
 
-    def test_is_for_one_rank(self):
+    def test_is_held_by_the_ranks_that_have_a_part_of_the_model_each(self):
+        questions = "Who is Ada?\nWho is Ben?\n"
+        alone = self.chat(questions).stdout
+        for grid in ("tp=2", "pp=2"):
+            with self.subTest(grid=grid):
+                self.assertEqual(self.chat(questions, "--shard", grid, ranks=2).stdout, alone)
+
+    def test_is_for_one_copy_of_the_model(self):
         ended = run(2, "evaluate", "chat", "--checkpoint", base(), "--chat-template", "tandem")
         self.assertEqual(ended.code, USAGE, ended)
+        self.assertIn("--shard tp=N", ended.err)
 
 
 if __name__ == "__main__":

@@ -46,9 +46,9 @@ class Tasks(unittest.TestCase):
 
     def test_are_the_same_at_any_rank_count_and_batch(self):
         expected, log = measure("--batch", 1, *tasks_golden.arguments("few-shot"))
-        for ranks, batch in ((1, 8), (2, 1), (3, 4)):
-            with self.subTest(ranks=ranks, batch=batch):
-                results, own = measure("--batch", batch, *tasks_golden.arguments("few-shot"), ranks=ranks)
+        for ranks, batch, *split in ((1, 8), (2, 1), (3, 4), (2, 4, "--shard", "pp=2"), (4, 4, "--shard", "dp=2,tp=2")):
+            with self.subTest(ranks=ranks, batch=batch, split=split):
+                results, own = measure("--batch", batch, *split, *tasks_golden.arguments("few-shot"), ranks=ranks)
                 for task, metrics in expected["results"].items():
                     for name, value in metrics.items():
                         told = results["results"][task][name]

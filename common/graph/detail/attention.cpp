@@ -348,6 +348,7 @@ OperatorEntry cachedAttentionEntry() {
           .outputs = {{"output"}},
           .check = checkCachedAttention,
           .flops = cachedAttentionFlops,
+          .split = SplitRule::heads,
           .run = launch<cachedAttentionOperation>};
 }
 

@@ -204,6 +204,23 @@ TEST(Quantisation, packedRowsLieInterleavedInWords) {
             0);
 }
 
+TEST(Quantisation, columnsHaveTheValuesOfTheWholeRows) {
+  constexpr std::int64_t inputs = 3 * 32 + 5;
+  const std::vector<float> values = normalValues(3 * inputs, 4);
+  for (const QuantisedFormat format : {int8, int4}) {
+    const QuantisedRows rows = quantiseRows(format, values, inputs, place());
+    const std::vector<float> whole = thereAndBack(format, values, inputs);
+    for (const auto& [begin, count] : {std::pair{0, 32}, {32, 64}, {64, 37}}) {
+      std::vector<float> cut(static_cast<std::size_t>(3 * count));
+      dequantiseRows(format, cutColumns(format, rows, inputs, begin, count), count, cut, place());
+      for (std::int64_t i = 0; i < std::ssize(cut); ++i) {
+        const auto at = static_cast<std::size_t>(i / count * inputs + begin + i % count);
+        ASSERT_EQ(cut[static_cast<std::size_t>(i)], whole[at]) << name(format) << " " << begin << " " << i;
+      }
+    }
+  }
+}
+
 TEST(Quantisation, theTablesOfTokensStayInInt8AndWhatIsNoMatrixStaysFloat) {
   EXPECT_EQ(formatOfParameter("layers.0.attention.qkv.weight", {960, 576}, int4), int4);
   EXPECT_EQ(formatOfParameter("layers.0.attention.qkv.weight", {960, 576}, int8), int8);

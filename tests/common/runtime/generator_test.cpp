@@ -125,7 +125,7 @@ TEST_F(Writing, theBytesThatDecodingReadsFollowFromItsRate) {
   Generator generator(model_, *store_, 2, capacity, *backend_, *stream_, arena_);
   const auto alone = comm::makeSingleProcess();
   const SpeedResult speed =
-      measureSpeed(generator, 61, {.promptTokens = 6, .generatedTokens = 5, .batch = 2}, 3, *alone);
+      measureSpeed(generator, 61, {.promptTokens = 6, .generatedTokens = 5, .batch = 2}, 3, *alone, 1);
   EXPECT_GT(speed.firstTokenSeconds.mean, 0);
   EXPECT_GT(speed.promptRate.mean, 0);
   ASSERT_TRUE(speed.decodeRate && speed.decodeBytesPerSecond);
@@ -138,14 +138,15 @@ TEST_F(Writing, theBytesThatDecodingReadsFollowFromItsRate) {
 TEST_F(Writing, anAnswerOfOneTokenHasNoRateOfDecoding) {
   Generator generator(model_, *store_, 1, capacity, *backend_, *stream_, arena_);
   const auto alone = comm::makeSingleProcess();
-  EXPECT_FALSE(measureSpeed(generator, 61, {.promptTokens = 6, .generatedTokens = 1}, 1, *alone).decodeRate);
+  EXPECT_FALSE(measureSpeed(generator, 61, {.promptTokens = 6, .generatedTokens = 1}, 1, *alone, 1).decodeRate);
 }
 
 TEST_F(Writing, speedIsNotMeasuredOfPromptsThatDoNotFit) {
   Generator generator(model_, *store_, 1, capacity, *backend_, *stream_, arena_);
   const auto alone = comm::makeSingleProcess();
-  data::expectError(base::ErrorKind::usage, {"40 tokens"},
-                    [&] { measureSpeed(generator, 61, {.promptTokens = capacity, .generatedTokens = 1}, 1, *alone); });
+  data::expectError(base::ErrorKind::usage, {"40 tokens"}, [&] {
+    measureSpeed(generator, 61, {.promptTokens = capacity, .generatedTokens = 1}, 1, *alone, 1);
+  });
 }
 
 TEST(MeanAndDeviation, areOfASample) {

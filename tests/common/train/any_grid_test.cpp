@@ -8,7 +8,12 @@
 #include <numeric>
 
 #include "common/base/random.h"
+#include "common/model/transformer.h"
+#include "common/runtime/continuation_scorer.h"
+#include "common/runtime/generator.h"
+#include "common/sharding/decoding.h"
 #include "common/train/model_state.h"
+#include "tests/common/data/expect_error.h"
 #include "tests/common/train/small_world.h"
 
 namespace tandem::train {
@@ -216,6 +221,135 @@ TEST(AnyGrid, givesTheLossesAndGradientsOfOneRank) {
     compareWithOneRank(*group, 1000 + done + static_cast<std::uint64_t>(own));
     done += static_cast<std::uint64_t>(groups);
     if (HasFatalFailure()) return;
+  }
+}
+
+// A model that decodes, with initial values, on the ranks of a grid.
+struct DecodingRun {
+  DecodingRun(const model::Configuration& model_, const Grid& grid, comm::Communicator& ranks, std::uint64_t seed)
+      : model(model_), groups(ranks, cpu.device(), grid) {
+    if (grid.tensor * grid.pipeline > 1) split.emplace(groups.host(), groups.device());
+    const auto share = sharding::DecodingSplit(model, grid, groups.own(), false).parameters(base::DType::f32);
+    store = std::make_unique<runtime::ParameterStore>(
+        runtime::layoutOf(share.program, 1, sharding::FlatLayout::Ownership::anywhere, share.parts), *cpu.backend,
+        *cpu.stream, base::DType::f32, runtime::ParameterStore::Gradients::none);
+    for (const sharding::FlatParameter& parameter : store->layout().parameters()) {
+      float* const values = static_cast<float*>(store->weightAt(parameter.offset));
+      for (const sharding::Strip& strip : parameter.part.strips(0, parameter.count)) {
+        for (std::int64_t i = 0; i < strip.repeats; ++i) {
+          model::initialise(
+              model, parameter.name, seed, strip.wholeBegin + i * strip.stride,
+              std::span(values + strip.partBegin + i * strip.count, static_cast<std::size_t>(strip.count)));
+        }
+      }
+    }
+  }
+
+  runtime::DecodingRanks* ranks() { return split ? &*split : nullptr; }
+
+  // Three texts at once; the caller ends the last of them, if it is the first rank.
+  std::vector<runtime::Generation> write() {
+    runtime::Generator generator(model, *store, 3, 40, *cpu.backend, *cpu.stream, cpu.arena, ranks());
+    std::vector<runtime::GenerationRequest> requests;
+    for (const std::int32_t length : {1, 19, 6}) {
+      requests.push_back({.prompt = {}, .maxTokens = 7, .sequence = static_cast<std::uint64_t>(length)});
+      for (std::int32_t i = 0; i < length; ++i) {
+        requests.back().prompt.push_back((3 * i + length) % static_cast<std::int32_t>(model.vocabularySize));
+      }
+    }
+    int seen = 0;
+    return generator.run(requests, {.temperature = 0}, [&](std::int64_t request, std::int32_t) {
+      return request < 2 || ++seen < 4 || (split && !split->isFirst());
+    });
+  }
+
+  // Log likelihoods of continuations of two groups; zeros where this rank has none.
+  std::vector<double> score() {
+    runtime::ContinuationScorer scorer(model, *store, 2, 40, *cpu.backend, *cpu.stream, cpu.arena, ranks());
+    const auto token = [&](std::int32_t i) { return i % static_cast<std::int32_t>(model.vocabularySize); };
+    std::vector<runtime::ContinuationGroup> texts(2);
+    for (std::int32_t i = 0; i < 4; ++i) {
+      runtime::ContinuationRequest request{.tokens = {token(1), token(5)}, .asked = 2};
+      for (std::int32_t more = 0; more <= 9 * i; ++more) request.tokens.push_back(token(7 * i + more));
+      texts[static_cast<std::size_t>(i % 2)].push_back(std::move(request));
+    }
+    std::vector<double> values;
+    for (const auto& group : scorer.run(texts, runtime::ContinuationScorer::sharedPrefix(texts))) {
+      for (const runtime::ContinuationScore& score : group) {
+        values.push_back(!split || split->isChooser() ? score.logLikelihood : 0);
+      }
+    }
+    if (split) split->copy().allReduce({values.data(), base::DType::f64, std::ssize(values)});
+    return values;
+  }
+
+  model::Configuration model;
+  CpuDevice cpu;
+  RankGroups groups;
+  std::optional<runtime::DecodingRanks> split;
+  std::unique_ptr<runtime::ParameterStore> store;
+};
+
+// A model of the same kind and a grid that can decode it.
+std::pair<model::Configuration, Grid> anyDecoding(Dice& dice, int ranks) {
+  const model::Configuration model = anyModel(dice);
+  std::vector<Grid> grids = sharding::fittingGrids(ranks, model, 0);
+  std::erase_if(grids, [](const Grid& grid) { return grid.context > 1; });
+  return {model, dice.oneOf(grids)};
+}
+
+TEST(AnyGrid, decodesAsOneRank) {
+  constexpr std::uint64_t cases = 60;
+  Dice dice(3);
+  for (std::uint64_t done = 0; done < cases;) {
+    int groups = 0, own = 0;
+    const auto group = anyGroup(dice, groups, own);
+    const std::uint64_t seed = 2000 + done + static_cast<std::uint64_t>(own);
+    Dice ownDice(seed);
+    const auto [model, grid] = anyDecoding(ownDice, group->size());
+    SCOPED_TRACE("case " + std::to_string(seed) + ": " + grid.text() + " " + model.json);
+    DecodingRun split(model, grid, *group, seed);
+    const std::vector<runtime::Generation> texts = split.write();
+    const std::vector<double> scores = split.score();
+    const auto alone = comm::makeSingleProcess();
+    DecodingRun whole(model, {}, *alone, seed);
+    const std::vector<runtime::Generation> expected = whole.write();
+    for (std::size_t i = 0; i < expected.size(); ++i) {
+      EXPECT_EQ(texts[i].tokens, expected[i].tokens) << i;
+      EXPECT_EQ(texts[i].stopReason, expected[i].stopReason) << i;
+    }
+    EXPECT_EQ(expected.back().stopReason, "stopped");
+    const std::vector<double> expectedScores = whole.score();
+    for (std::size_t i = 0; i < expectedScores.size(); ++i) {
+      EXPECT_NEAR(scores[i] / expectedScores[i], 1, 1e-4) << i;
+    }
+    done += static_cast<std::uint64_t>(groups);
+  }
+}
+
+// Only the last stage finds out.
+TEST(AnyGrid, weightsThatAreNoNumbersEndDecodingOnAllRanks) {
+  const model::Configuration model = model::parseConfiguration(
+      R"({"model_type": "llama", "vocab_size": 33, "hidden_size": 16, "num_hidden_layers": 4,
+      "num_attention_heads": 4, "intermediate_size": 12, "max_position_embeddings": 64})",
+      "of the test");
+  for (const Grid& grid : {Grid{.pipeline = 4, .tensor = 2}, Grid{.pipeline = 2, .data = 2, .tensor = 2}}) {
+    ASSERT_EQ(grid.ranks(), test::world().size());
+    DecodingRun run(model, grid, test::world(), 1);
+    const std::int64_t norm = run.store->layout().indexOf("final_norm.weight");
+    if (norm >= 0) {
+      const auto& parameter = run.store->layout().parameters()[static_cast<std::size_t>(norm)];
+      static_cast<float*>(run.store->weightAt(parameter.offset))[0] = NAN;
+    }
+    data::expectError(base::ErrorKind::numeric, {"logits"}, [&] { run.write(); });
+    data::expectError(base::ErrorKind::numeric, {"logits"}, [&] {
+      comm::agreeOn(test::world(), [&] {
+        runtime::ContinuationScorer scorer(model, *run.store, 1, 20, *run.cpu.backend, *run.cpu.stream, run.cpu.arena,
+                                           run.ranks());
+        const std::vector<runtime::ContinuationGroup> texts = {{{.tokens = {1, 2, 3}, .asked = 1}}};
+        scorer.run(texts, 0);
+      });
+    });
   }
 }
 

@@ -8,6 +8,8 @@
 #include <map>
 
 #include "common/model/transformer.h"
+#include "common/runtime/continuation_scorer.h"
+#include "common/sharding/decoding.h"
 #include "common/train/loss_evaluator.h"
 #include "tests/common/data/expect_error.h"
 #include "tests/common/train/small_world.h"
@@ -25,7 +27,8 @@ using Weights = std::map<std::string, std::vector<float>>;
 
 class QuantisedWeights : public testing::Test {
  protected:
-  QuantisedWeights() {
+  QuantisedWeights() : QuantisedWeights(tinyModel()) {}
+  explicit QuantisedWeights(const model::Configuration& model) : model_(model) {
     for (const graph::TensorId id : program_.ofRole(graph::Role::parameter)) {
       const graph::Tensor& parameter = program_.tensor(id);
       std::vector<float>& values = weights_[parameter.name];
@@ -85,7 +88,7 @@ class QuantisedWeights : public testing::Test {
   data::TemporaryFolder folder_;
   CpuDevice cpu_;
   std::unique_ptr<comm::Communicator> alone_ = comm::makeSingleProcess();
-  model::Configuration model_ = tinyModel();
+  model::Configuration model_;
   graph::Program program_ = model::buildLogits(model_, 1, 1, DType::f32);
   Weights weights_;
 };
@@ -115,6 +118,55 @@ TEST_F(QuantisedWeights, asTheCheckpointHoldsThemAreThoseQuantisedWhileReading) 
     const double wanted = loss(numbers, format);
     EXPECT_EQ(loss(stored, std::nullopt), wanted);
     EXPECT_EQ(loss(stored, format), wanted);
+  }
+}
+
+// Heads and columns of the MLP that can be cut between groups of inputs for two and three ranks.
+class SplitQuantisedWeights : public QuantisedWeights {
+ protected:
+  SplitQuantisedWeights()
+      : QuantisedWeights(model::parseConfiguration(R"({"model_type": "llama", "vocab_size": 261, "hidden_size": 40,
+          "num_hidden_layers": 3, "num_attention_heads": 6, "num_key_value_heads": 3, "head_dim": 32,
+          "intermediate_size": 100, "max_position_embeddings": 64, "tie_word_embeddings": true})",
+                                                   "of the test")) {}
+
+  // Log likelihoods of some texts, on the ranks of a grid.
+  std::vector<double> score(const std::filesystem::path& run, std::optional<QuantisedFormat> format,
+                            const sharding::Grid& grid, comm::Communicator& ranks) {
+    RankGroups groups(ranks, cpu_.device(), grid);
+    std::optional<runtime::DecodingRanks> split;
+    if (grid.ranks() > 1) split.emplace(groups.host(), groups.device());
+    const auto share = sharding::DecodingSplit(model_, grid, groups.own(), true).parameters(DType::f32);
+    const auto parameters = loadForInference(*checkpoint::openModel(*alone_, run), share.program, DType::f32, format,
+                                             cpu_.device(), share.parts);
+    runtime::ContinuationScorer scorer(model_, *parameters, 1, 20, *cpu_.backend, *cpu_.stream, cpu_.arena,
+                                       split ? &*split : nullptr);
+    const std::vector<runtime::ContinuationGroup> texts = {{{.tokens = {1, 2, 3}, .asked = 2}},
+                                                           {{.tokens = {260, 9, 77, 8}, .asked = 3}}};
+    std::vector<double> values;
+    for (const auto& group : scorer.run(texts, 0)) {
+      for (const auto& one : group) values.push_back(!split || split->isChooser() ? one.logLikelihood : 0);
+    }
+    if (split) split->copy().allReduce({values.data(), DType::f64, std::ssize(values)});
+    return values;
+  }
+};
+
+TEST_F(SplitQuantisedWeights, giveTheLikelihoodsOfOneRank) {
+  const std::filesystem::path numbers = save(std::nullopt);
+  comm::Communicator& world = test::world();
+  for (const QuantisedFormat format : {int8, int4}) {
+    const std::filesystem::path stored = save(format);
+    const std::vector<double> whole = score(numbers, format, {}, *alone_);
+    for (const sharding::Grid& grid : {sharding::Grid{.tensor = world.size()}, {.pipeline = world.size()}}) {
+      for (const std::vector<double>& split :
+           {score(numbers, format, grid, world), score(stored, std::nullopt, grid, world)}) {
+        for (std::size_t i = 0; i < whole.size(); ++i) {
+          // Sums in another order round some activation to the next of its 255 steps.
+          EXPECT_NEAR(split[i], whole[i], 1e-2 * std::abs(whole[i])) << grid.text() << " " << i;
+        }
+      }
+    }
   }
 }
 

@@ -1,15 +1,15 @@
 """Proves that the tests of the CUDA kernels can fail: breaks the kernels in many small ways, one at a time, and demands
-that the operator harness on the emulated device notices each.
+that the operator harness on the emulated device, or the test program that an entry names, notices each.
 
     python3 tests/simt/mutations.py BUILD            # all of mutations.json
     python3 tests/simt/mutations.py BUILD --quick    # those marked so, which CI runs
 
-BUILD is a configured build folder in which operators_simt_test was built. Each entry of mutations.json names a file
-below kernels/cuda, a text that stands in it exactly once and what takes its place, what of the kernel that breaks (a
-barrier, a mask, an index...), the harness's tests that must then fail, and the environment that they need for it (the
-order of threads: most missing barriers show only in some). A header also names the source file that is compiled with
-it. Nothing in the tree is touched: the broken file lies in a folder that the compiler searches first, and its object is
-linked before the library that holds the sound one.
+BUILD is a configured build folder in which the programs were built. Each entry of mutations.json names a file below
+kernels/cuda, a text that stands in it exactly once and what takes its place, what of the kernel that breaks (a barrier,
+a mask, an index...), the tests that must then fail, of the harness or of a "program", and the environment that they
+need for it (the order of threads: most missing barriers show only in some). A header also names the source file that is
+compiled with it. Nothing in the tree is touched: the broken file lies in a folder that the compiler searches first, and
+its object is linked before the library that holds the sound one.
 """
 
 import argparse
@@ -23,7 +23,7 @@ import sys
 import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-PROGRAM = "tests/operators_simt_test"
+HARNESS = "tests/operators_simt_test"
 
 
 def fail(message):
@@ -47,8 +47,8 @@ def compile_command(build, source):
     fail(f"{build}/compile_commands.json does not compile {source} for the emulated device")
 
 
-def link_command(build):
-    commands = subprocess.run(["ninja", "-C", build, "-t", "commands", PROGRAM], check=True, text=True,
+def link_command(build, program):
+    commands = subprocess.run(["ninja", "-C", build, "-t", "commands", program], check=True, text=True,
                               capture_output=True).stdout.splitlines()
     # CMake writes ": && COMMAND && :".
     return shlex.split(commands[-1].removeprefix(": && ").removesuffix(" && :"))
@@ -72,8 +72,8 @@ def compile_mutant(entry, build, folder):
     return target
 
 
-def link_mutant(build, target, folder):
-    command = link_command(build)
+def link_mutant(entry, build, target, folder):
+    command = link_command(build, entry.get("program", HARNESS))
     program = folder / "mutant"
     command[command.index("-o") + 1] = str(program)
     first_library = next(i for i, word in enumerate(command) if word.endswith(".a"))
@@ -83,7 +83,7 @@ def link_mutant(build, target, folder):
 
 
 def run(program, entry):
-    """Whether the harness's tests pass; a crash, a hang and an error of the emulator are failures."""
+    """Whether the tests pass; a crash, a hang and an error of the emulator are failures."""
     environment = {**os.environ, "SIMT_THREADS": "1", **entry.get("environment", {})}
     try:
         result = subprocess.run([program, f"--gtest_filter={entry['tests']}", "--gtest_brief=1",
@@ -97,11 +97,11 @@ def run(program, entry):
 
 def judge(entry, build):
     """Whether the mutation is caught, by tests that pass without it."""
-    if not run(build / PROGRAM, entry):
+    if not run(build / entry.get("program", HARNESS), entry):
         raise SystemExit(f"mutations.py: the sound kernels fail {entry['tests']} already")
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
-        return not run(link_mutant(build, compile_mutant(entry, build, folder), folder), entry)
+        return not run(link_mutant(entry, build, compile_mutant(entry, build, folder), folder), entry)
 
 
 def main():

@@ -168,11 +168,12 @@ double largestOf(const std::vector<float>& values) {
   return largest;
 }
 
-// The largest difference, as a part of the largest value.
+// The largest difference, as a part of the largest value; infinite where a value is no number.
 double difference(const std::vector<float>& one, const std::vector<float>& other) {
   double largest = 0;
   for (std::size_t i = 0; i < one.size(); ++i) {
-    largest = std::max(largest, static_cast<double>(std::abs(one[i] - other[i])));
+    const auto apart = static_cast<double>(std::abs(one[i] - other[i]));
+    if (!(apart <= largest)) largest = std::isnan(apart) ? std::numeric_limits<double>::infinity() : apart;
   }
   return largest / std::max(largestOf(other), 1e-30);
 }

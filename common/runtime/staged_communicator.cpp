@@ -141,10 +141,14 @@ class StagedCommunicator final : public detail::DeviceGroup {
       return ranks_.startAllGather({from, given.type, given.count}, {to, received.type, received.count}, own);
     });
   }
+  // Travels at once, after waiting for the device: the sender may turn to other groups next and wait there for what its
+  // receiver makes of the message.
   std::unique_ptr<Request> startSend(ConstBuffer buffer, int destination, int tag) override {
-    return start(buffer, {nullptr, buffer.type, 0}, [=, this](void* given, void*) {
+    auto request = start(buffer, {nullptr, buffer.type, 0}, [=, this](void* given, void*) {
       return ranks_.startSend({given, buffer.type, buffer.count}, destination, tag);
     });
+    startUntil(*notStarted_.back());
+    return request;
   }
   std::unique_ptr<Request> startReceive(Buffer buffer, int source, int tag) override {
     return start({nullptr, buffer.type, 0}, buffer, [=, this](void*, void* received) {

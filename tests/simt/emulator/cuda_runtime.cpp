@@ -19,8 +19,9 @@ struct CUgraphExec_st {
 };
 struct CUstream_st {
   CUgraph_st* recording = nullptr;
-  std::deque<std::function<cudaError_t()>> q;
+  std::deque<simt::Work> q;
   uint64_t done = 0, queued = 0;
+  bool busy = false;  // runs its first work, which lets other streams go on meanwhile
 };
 struct CUevent_st {
   CUstream_st* stream = nullptr;
@@ -83,14 +84,18 @@ struct DeviceAccess {  // device memory is reachable only while "the device" run
   }
 #endif
 };
+// cudaErrorNotReady: it waits for a stream whose work has let this one go on.
 cudaError_t run_one(CUstream_st* s) {
-  auto op = std::move(s->q.front());
-  s->q.pop_front();
+  if (s->busy) return cudaErrorNotReady;
+  s->busy = true;
   cudaError_t e = sticky;
   if (e == cudaSuccess) {
     DeviceAccess a;
-    e = op();
+    e = s->q.front().run();
   }
+  s->busy = false;
+  if (e == cudaErrorNotReady) return e;
+  s->q.pop_front();
   s->done++;
   return note(e);
 }
@@ -100,6 +105,7 @@ cudaError_t drain(CUstream_st* s, uint64_t upto = ~0ull) {
   DeviceAccess a;  // once for all that waits: opening takes longer than most work
   while (!s->q.empty() && s->done < upto) {
     cudaError_t r = run_one(s);
+    if (r == cudaErrorNotReady) return r;
     if (e == cudaSuccess) e = r;
   }
   return e;
@@ -157,7 +163,7 @@ cudaError_t allocate(void** out, size_t n, bool pinned) {
   if (host_guard && !pinned && guard_depth == 0) mprotect(b.map + 4096, pages, PROT_NONE);
 #endif
   blocks[p] = b;
-  in_use += n;
+  if (!pinned) in_use += n;
   *out = p;
   return cudaSuccess;
 }
@@ -169,7 +175,7 @@ cudaError_t release(void* v) {
   cudaError_t e = drain_all();
   auto it = blocks.find(static_cast<char*>(v));
   if (it == blocks.end()) return note(cudaErrorInvalidValue);
-  in_use -= it->second.bytes;
+  if (!it->second.pinned) in_use -= it->second.bytes;
 #if defined(__SANITIZE_ADDRESS__)
   free(v);
 #else
@@ -221,7 +227,12 @@ cudaError_t copy(void* d, const void* s, size_t n, cudaMemcpyKind k, cudaStream_
 }
 }  // namespace
 
-cudaError_t enqueue(cudaStream_t s, std::function<cudaError_t()> op) {
+void let_others_go_on() {
+  std::lock_guard l(rt);
+  for (auto* s : std::vector<CUstream_st*>(streams))
+    if (!s->busy && !s->q.empty() && !s->q.front().meets) run_one(s);
+}
+cudaError_t enqueue(cudaStream_t s, std::function<cudaError_t()> op, bool meets) {
   std::lock_guard l(rt);
   if (sticky != cudaSuccess) return sticky;
   if (!is_default(s) && s->recording) {
@@ -234,7 +245,7 @@ cudaError_t enqueue(cudaStream_t s, std::function<cudaError_t()> op) {
     if (e != cudaSuccess) return e;
     return note(op());
   }
-  s->q.push_back(std::move(op));
+  s->q.push_back({std::move(op), meets});
   s->queued++;
   return lazy ? cudaSuccess : drain(s);
 }

@@ -5,8 +5,16 @@ namespace simt {
 cudaError_t run_grid(const tandem::kernels::cuda::Grid&, std::string_view kernel, size_t param_bytes,
                      const std::function<void()>& thread, size_t smem_limit);
 void set_error(std::string);
+// Work of a stream. One that `meets` ends only together with work of other processes, and does not let other streams of
+// its own go on meanwhile.
+struct Work {
+  std::function<cudaError_t()> run;
+  bool meets = false;
+};
 // Queues work on a stream, exactly as a library call would; it may run later (SIMT_STREAMS=lazy).
-cudaError_t enqueue(cudaStream_t, std::function<cudaError_t()>);
+cudaError_t enqueue(cudaStream_t, std::function<cudaError_t()>, bool meets = false);
+// What work that waits for another process has to call: on a GPU the other streams go on by themselves.
+void let_others_go_on();
 // True when [p, p+bytes) lies inside one live device (or pinned) allocation.
 bool is_device(const void* p, size_t bytes);
 }  // namespace simt

@@ -399,7 +399,7 @@ class Backend {
   virtual std::unique_ptr<Recording> record(Stream&, const std::function<void()>& /*work*/) { return nullptr; }
   // Whether the host may read and write memory of allocate() directly.
   virtual bool isHostMemory() const { return true; }
-  // Memory of the host that a device copies from and to at full speed (pinned).
+  // Pinned memory of the host: copied from and to at full speed, and kernels may use it as they do the device's.
   virtual void* allocateStaging(std::int64_t bytes) { return allocate(bytes); }
   virtual void releaseStaging(void* memory) { release(memory); }
 

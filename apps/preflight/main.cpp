@@ -106,7 +106,7 @@ void hashFiles(const train::TrainOptions* run, telemetry::RankFacts& facts) {
 void planRun(const train::TrainOptions& run, int ranks, telemetry::RankFacts& facts) {
   const train::MemoryNeed need = train::memoryNeed(run, ranks);
   facts.set(reading::planned, static_cast<double>(need.computing));
-  facts.set(reading::plannedHost, static_cast<double>(need.checkpointCopy));
+  facts.set(reading::plannedHost, static_cast<double>(need.hostStates + need.checkpointCopy));
   const std::int64_t kept = run.keep > 0 ? run.keep : run.steps / std::max<std::int64_t>(1, run.checkpointEvery);
   facts.set(reading::diskNeeded, static_cast<double>(need.checkpoint * (kept + 1)));
 }

@@ -38,7 +38,7 @@ double freeBytes(comm::Communicator& world, const ChosenDevice* chosen) {
 // Of the rank with the least.
 train::MemoryLimit memoryLimit(comm::Communicator& world, const ChosenDevice* chosen, const TrainingTexts& texts) {
   constexpr double gibi = 1024.0 * 1024.0 * 1024.0, usable = 0.9;
-  train::MemoryLimit limit{.holdsCheckpointCopy = chosen == nullptr || chosen->backend->isHostMemory()};
+  train::MemoryLimit limit{.isOfHost = chosen == nullptr || chosen->backend->isHostMemory()};
   comm::agreeOn(world, [&] {
     const double bytes = texts.memoryLimit > 0 ? texts.memoryLimit * gibi : usable * freeBytes(world, chosen);
     limit.bytes = static_cast<std::int64_t>(bytes);

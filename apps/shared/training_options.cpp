@@ -118,6 +118,9 @@ void declareRunOptions(CLI::App& app, train::TrainOptions& options, TrainingText
       ->type_name("STEPS");
   app.add_option("--optimizer-states", texts.optimizerStates, "AdamW's moments: fp32, or bf16 with stochastic rounding")
       ->type_name("NAME");
+  app.add_option("--optimizer-memory", texts.optimizerMemory,
+                 "Where a GPU's optimizer states and masters lie: device, or host, updated over the bus")
+      ->type_name("device|host");
   app.add_option("--cuda-graphs", texts.cudaGraphs, "Record micro batches on a GPU and replay them: on or off")
       ->type_name("on|off");
   app.add_flag("--fp8", options.fp8, "Multiply in the layers' matrices 8-bit floats; with --precision bf16");
@@ -167,6 +170,7 @@ train::TrainOptions completeTrainingOptions(train::TrainOptions options, const T
   options.timeLimit = base::parseDuration(texts.timeLimit);
   options.storage = train::parsePrecision(texts.precision);
   options.optimizer.states = optim::parseStates(texts.optimizerStates);
+  options.optimizer.statesOnHost = optim::parseStatesOnHost(texts.optimizerMemory);
   options.cudaGraphs = parseSwitch("--cuda-graphs", texts.cudaGraphs);
   if (options.fp8 && options.storage != base::DType::bf16) {
     refuse("--fp8 rounds operands that are stored as bfloat16; give --precision bf16 with it");

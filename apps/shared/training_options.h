@@ -19,6 +19,7 @@ struct TrainingTexts {
   std::string schedule = "cosine";
   std::string optimizer = "adamw";
   std::string optimizerStates = "fp32";
+  std::string optimizerMemory = "device";
   std::string cudaGraphs = "off";
   std::string timeLimit = "0s";
   std::string shard;    // a grid or "auto"; empty: data parallel over all ranks

@@ -35,6 +35,12 @@ base::DType parseStates(const std::string& text) {
   throw base::Error(base::ErrorKind::usage, "--optimizer-states is '" + text + "'; it can be fp32 or bf16");
 }
 
+bool parseStatesOnHost(const std::string& text) {
+  if (text == "device") return false;
+  if (text == "host") return true;
+  throw base::Error(base::ErrorKind::usage, "--optimizer-memory is '" + text + "'; it can be device or host");
+}
+
 Optimizer::Optimizer(const OptimizerOptions& options, std::vector<ParameterTraits> traits,
                      runtime::ParameterStore& parameters, comm::Communicator& communicator,
                      comm::Communicator& exchange, kernels::Backend& backend, kernels::Stream& stream)
@@ -58,20 +64,23 @@ Optimizer::Optimizer(const OptimizerOptions& options, std::vector<ParameterTrait
                       "--optimizer-states bf16 is for --optimizer adamw: Muon's momentum stays in fp32");
   }
   const std::int64_t shard = parameters.layout().shardCount(sharer_);
-  auto zeros = [&](std::int64_t count, base::DType type = base::DType::f32) {
-    auto memory = std::make_unique<runtime::DeviceMemory>(backend, count * base::byteSize(type));
+  using Place = runtime::DeviceMemory::Place;
+  auto zeros = [&](std::int64_t count, Place place, base::DType type = base::DType::f32) {
+    auto memory = std::make_unique<runtime::DeviceMemory>(backend, count * base::byteSize(type), place);
     backend.run(kernels::Fill{.target = TensorView(memory->data(), type, {count}), .value = 0}, stream);
     return memory;
   };
-  firstMoment_ = zeros(shard, options.states);
-  secondMoment_ = zeros(shard, options.states);
-  if (parameters.storage() != base::DType::f32) master_ = zeros(shard);
+  const Place place = options.statesOnHost ? Place::host : Place::device;
+  firstMoment_ = zeros(shard, place, options.states);
+  secondMoment_ = zeros(shard, place, options.states);
+  if (parameters.storage() != base::DType::f32) master_ = zeros(shard, place);
   std::int64_t largest = 0;
   for (const sharding::OwnedRun& run : runs_) {
     if (traits_[static_cast<std::size_t>(run.parameter)].usesMuon) largest = std::max(largest, run.count);
   }
-  if (largest > 0) muonScratch_ = zeros(2 * largest);
+  if (largest > 0) muonScratch_ = zeros(2 * largest, Place::device);
   squares_ = std::make_unique<runtime::DeviceMemory>(backend, std::ssize(counted_) * base::byteSize(base::DType::f64));
+  stream.synchronize();  // a copy into memory of the host does not wait for kernels that write there
 }
 
 double Optimizer::gradientNorm() {

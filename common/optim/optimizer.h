@@ -24,11 +24,17 @@ Method parseMethod(const std::string& text);
 // The type of the moments: "fp32" or "bf16"; throws Error of kind usage otherwise.
 base::DType parseStates(const std::string& text);
 
+// Whether moments and masters lie in the host's memory: "device" or "host"; throws Error of kind usage otherwise.
+bool parseStatesOnHost(const std::string& text);
+
 struct OptimizerOptions {
   Method method = Method::adamw;
   // Of both moments: float32, or bfloat16 with stochastic rounding (AdamW only), whose random bits are a function of
   // seed, step, parameter and element: the same on any number of ranks, on any backend, and in a resumed run.
   base::DType states = base::DType::f32;
+  // Moments and float32 masters lie in pinned memory of the host, where the device's kernels update them over the bus:
+  // the same numbers, and the device's memory is left to weights, gradients and activations.
+  bool statesOnHost = false;
   std::uint64_t seed = 0;
   float beta1 = 0.9f;
   float beta2 = 0.95f;

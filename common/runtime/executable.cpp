@@ -26,12 +26,13 @@ bool isExchange(const graph::Node& node) {
 
 }  // namespace
 
-DeviceMemory::DeviceMemory(kernels::Backend& backend, std::int64_t bytes)
-    : backend_(backend),
-      data_(static_cast<std::byte*>(backend.allocate(std::max<std::int64_t>(bytes, 64)))),
-      bytes_(bytes) {}
+DeviceMemory::DeviceMemory(kernels::Backend& backend, std::int64_t bytes, Place place)
+    : backend_(backend), place_(place), bytes_(bytes) {
+  const std::int64_t taken = std::max<std::int64_t>(bytes, 64);
+  data_ = static_cast<std::byte*>(place == Place::device ? backend.allocate(taken) : backend.allocateStaging(taken));
+}
 
-DeviceMemory::~DeviceMemory() { backend_.release(data_); }
+DeviceMemory::~DeviceMemory() { place_ == Place::device ? backend_.release(data_) : backend_.releaseStaging(data_); }
 
 void Arena::reserve(std::int64_t bytes) {
   if (bytes <= this->bytes() && memory_) return;

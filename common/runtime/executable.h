@@ -17,7 +17,11 @@ namespace tandem::runtime {
 // Device memory owned by one holder.
 class DeviceMemory {
  public:
-  DeviceMemory(kernels::Backend& backend, std::int64_t bytes);
+  enum class Place {
+    device,
+    host,  // pinned: the device's kernels reach it over the bus
+  };
+  DeviceMemory(kernels::Backend& backend, std::int64_t bytes, Place place = Place::device);
   ~DeviceMemory();
   DeviceMemory(const DeviceMemory&) = delete;
   DeviceMemory& operator=(const DeviceMemory&) = delete;
@@ -26,6 +30,7 @@ class DeviceMemory {
 
  private:
   kernels::Backend& backend_;
+  Place place_;
   std::byte* data_;
   std::int64_t bytes_;
 };

@@ -26,7 +26,8 @@ MemoryNeed memoryNeed(const TrainOptions& options, int ranks) {
   const RankPlan plan = planFirstRank(options, ranks);
   const std::int64_t inFlight = sharding::microBatchesInFlight(0, plan.grid.pipeline, plan.shape.microBatches);
   MemoryNeed need;
-  need.computing = inFlight * graph::planMemory(plan.program).arenaBytes + plan.optimizerBytes(options);
+  need.computing = inFlight * graph::planMemory(plan.program).arenaBytes;
+  (options.optimizer.statesOnHost ? need.hostStates : need.computing) += plan.optimizerBytes(options);
   for (const graph::Role role : {graph::Role::parameter, graph::Role::frozen, graph::Role::gradient, graph::Role::state,
                                  graph::Role::input, graph::Role::output}) {
     need.computing += bytesOf(plan.program, role);
@@ -43,7 +44,7 @@ std::int64_t largestMicroBatch(const TrainOptions& options, int ranks, const Mem
   const auto need = [&](std::int64_t rows) {
     tried.microBatch = rows;
     const MemoryNeed one = memoryNeed(tried, ranks);
-    return one.computing + (limit.holdsCheckpointCopy ? one.checkpointCopy : 0);
+    return one.computing + (limit.isOfHost ? one.hostStates + one.checkpointCopy : 0);
   };
   tried.microBatch = 1;
   const std::int64_t rowsPerRank = shareOut(tried, gridOf(options, ranks).data).rowsPerRank;

@@ -9,6 +9,7 @@ namespace tandem::train {
 
 struct MemoryNeed {
   std::int64_t computing = 0;       // bytes of rank 0 where it computes: weights, gradients, optimizer, activations
+  std::int64_t hostStates = 0;      // of rank 0 on its host: the optimizer's, where they are not counted above
   std::int64_t checkpointCopy = 0;  // of rank 0 on its host, while a checkpoint is being written
   std::int64_t checkpoint = 0;      // a checkpoint's size on disk, of all ranks
 };
@@ -19,7 +20,7 @@ MemoryNeed memoryNeed(const TrainOptions& options, int ranks);
 // Bytes that a rank may take.
 struct MemoryLimit {
   std::int64_t bytes = 0;
-  bool holdsCheckpointCopy = true;  // the copy lies in the same memory: on processors, and where a GPU shares it
+  bool isOfHost = true;  // what lies on the host takes of it too: on processors, and where a GPU shares memory
 };
 
 // The largest micro batch that fits, of those that divide a rank's rows. Throws Error of kind usage when not even one

@@ -16,6 +16,7 @@ std::string describePlan(const TrainOptions& options, int ranks) {
   const bool low = options.storage != base::DType::f32;
   const graph::OtherMemory states{low ? "optimizer states and masters" : "optimizer states",
                                   rank.optimizerBytes(options)};
+  const bool onHost = options.optimizer.statesOnHost;
   const double perToken = modelFlopsPerToken(rank.configuration, parameters, options.sequenceLength);
 
   std::ostringstream text;
@@ -27,7 +28,10 @@ std::string describePlan(const TrainOptions& options, int ranks) {
   text << "operations of a step: " << base::formatFlops(perToken * static_cast<double>(options.batchTokens))
        << " by 6N + 12LdT; of a rank's micro batch as planned: "
        << base::formatFlops(graph::totalCost(rank.program).flops) << "\n";
-  text << "of rank 0:\n" << graph::memoryTable(rank.program, plan, {states});
+  text << "of rank 0:\n"
+       << graph::memoryTable(rank.program, plan,
+                             onHost ? std::vector<graph::OtherMemory>{} : std::vector<graph::OtherMemory>{states});
+  if (onHost) text << "of rank 0 on its host: " << states.kind << " of " << base::formatBytes(states.bytes) << "\n";
   return text.str();
 }
 

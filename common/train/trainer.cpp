@@ -161,6 +161,9 @@ Trainer::Trainer(comm::Communicator& communicator, const Device& device, TrainOp
   if (options_.cudaGraphs && device_.backend.isHostMemory()) {
     TANDEM_LOG(info) << "--cuda-graphs on has no effect on the CPU: there is nothing to record";
   }
+  if (options_.optimizer.statesOnHost && device_.backend.isHostMemory()) {
+    TANDEM_LOG(info) << "--optimizer-memory host has no effect on the CPU: its memory is the host's";
+  }
   resumeOrInitialise();
   const double ownRate = runtime::measureMatrixRate(options_.storage, device_.backend, device_.stream);
   matrixRate_ = comm::allReduceScalar(communicator_, ownRate);

@@ -139,10 +139,10 @@ class CudaBackend : public Backend {
   }
   void release(void* memory) override { check(cudaFree(memory), "releasing memory of the device"); }
   void copyToDevice(void* target, const void* source, std::int64_t bytes, Stream& stream) override {
-    copy(target, source, bytes, cudaMemcpyHostToDevice, stream);
+    copy(target, source, bytes, stream);
   }
   void copyToHost(void* target, const void* source, std::int64_t bytes, Stream& stream) override {
-    copy(target, source, bytes, cudaMemcpyDeviceToHost, stream);
+    copy(target, source, bytes, stream);
   }
   std::unique_ptr<Stream> makeStream() override {
     return std::make_unique<CudaStream>(device_, *product_, attention_, cudnn_.attention.get());
@@ -197,9 +197,10 @@ class CudaBackend : public Backend {
     return path == "auto" || path == "cudnn" ? cuda::findCudnn() : cuda::CudnnSearch{};
   }
 
-  void copy(void* target, const void* source, std::int64_t bytes, cudaMemcpyKind kind, Stream& stream) {
+  void copy(void* target, const void* source, std::int64_t bytes, Stream& stream) {
     if (bytes == 0) return;
-    check(cudaMemcpyAsync(target, source, static_cast<std::size_t>(bytes), kind, contextOf(stream).stream),
+    check(cudaMemcpyAsync(target, source, static_cast<std::size_t>(bytes), cudaMemcpyDefault,
+                          contextOf(stream).stream),
           "copying " + std::to_string(bytes) + " bytes between host and device");
   }
 

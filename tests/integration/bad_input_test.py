@@ -67,6 +67,7 @@ class Options(BadInput):
         self.expect_refusal(USAGE, "muon", ranks=(1,), optimizer="adam")
         self.expect_refusal(USAGE, "fp16", ranks=(1,), precision="fp8")
         self.expect_refusal(USAGE, "it can be fp32 or bf16", ranks=(1,), optimizer_states="fp16")
+        self.expect_refusal(USAGE, "it can be device or host", ranks=(1,), optimizer_memory="disk")
         self.expect_refusal(USAGE, "it can be on or off", ranks=(1,), cuda_graphs="yes")
         self.expect_refusal(USAGE, "selective", ranks=(1,), recompute="some")
         self.expect_refusal(USAGE, "30m", ranks=(1,), time_limit="soon")

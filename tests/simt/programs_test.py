@@ -22,6 +22,9 @@ world = World()
 # Heads of 64: those that the tensor cores' kernels take.
 WIDE = world.write_model("wide.json", hidden_size=64, head_dim=64, num_attention_heads=2, num_key_value_heads=1,
                          num_hidden_layers=1, intermediate_size=96)
+# Two layers, for two stages, and heads and keys for two tensor ranks.
+WIDE_PAIR = world.write_model("wide-pair.json", hidden_size=64, head_dim=32, num_attention_heads=4,
+                              num_key_value_heads=2, num_hidden_layers=2, intermediate_size=96)
 
 
 def train(output, steps=STEPS, ranks=1, **options):
@@ -69,6 +72,20 @@ class Training(unittest.TestCase):
         options = {"optimizer_states": "bf16", "micro_batch": 1}
         self.assert_follows(train("states-gpu", 8, ranks=2, **options)[0], train_on_cpu("states-cpu", 8, **options), 1e-3)
 
+    def test_states_on_the_host_change_no_bit_and_leave_the_device_their_room(self):
+        options = {"model": WIDE, "precision": "bf16", "ranks": 2, "checkpoint_every": 3}
+        on_device, _ = train("states-device", 6, **options)
+        on_host, _ = train("states-host", 6, optimizer_memory="host", **options)
+        self.assertEqual(on_host, on_device)
+        self.assertEqual(world.tensors("states-host"), world.tensors("states-device"))
+        shutil.rmtree(world.path("states-host") / "checkpoints" / "step-00000006")
+        again, _ = train("states-host", 6, optimizer_memory="host", **options)
+        self.assertEqual(again, on_device)
+        arguments = world.arguments(world.path("states-tight"), 1, device="cuda", **SMALL, model=WIDE)
+        tight = {**EMULATED, "SIMT_MEMORY": "2450000"}  # 180 kB less than it all needs, of which states are 360 kB
+        self.assertEqual(run(1, PRETRAIN, *arguments, environment=tight).code, 1)
+        succeed(1, PRETRAIN, *arguments, "--optimizer-memory", "host", environment=tight)
+
     def test_recorded_micro_batches_change_no_bit(self):
         # An evaluation in between takes the memory that recordings borrow.
         options = {"ranks": 2, "micro_batch": 1, "exchange": "nccl", "evaluate_every": 4, "val": world.val,
@@ -94,6 +111,28 @@ class Training(unittest.TestCase):
     def test_muon_and_accumulation_follow_the_cpu(self):
         options = {"optimizer": "muon", "micro_batch": 1}
         self.assert_follows(train("muon-gpu", 6, ranks=2, **options)[0], train_on_cpu("muon-cpu", 6, **options), 1e-3)
+
+
+class Sharding(unittest.TestCase):
+    def test_every_axis_of_a_grid_and_stage_of_zero_follows_the_cpu_on_one_rank(self):
+        options = {"model": WIDE_PAIR, "micro_batch": 1}
+        expected = train_on_cpu("grid-cpu", 4, **options)
+        for ranks, shard, exchange in ((2, "dp=2,zero=2", "nccl"), (2, "dp=2,zero=3", "nccl"), (2, "tp=2", "nccl"),
+                                       (2, "pp=2", "nccl"), (2, "pp=2", "mpi"), (2, "cp=2", "nccl"),
+                                       (3, "dp=3,zero=3", "mpi"), (4, "tp=2,pp=2", "mpi")):
+            with self.subTest(shard=shard, exchange=exchange):
+                losses, _ = train(f"grid-{shard}-{exchange}", 4, ranks=ranks, shard=shard, exchange=exchange, **options)
+                Training.assert_follows(self, losses, expected, 1e-4)
+
+    def test_muon_and_8_bit_layers_follow_the_cpu_on_shared_out_weights(self):
+        muon = {"optimizer": "muon", "micro_batch": 1}
+        eight = {"model": WIDE, "precision": "bf16", "fp8": True}
+        for name, options, stages, tolerance in (("muon", muon, (2, 3), 1e-3), ("eight", eight, (3,), 2e-2)):
+            expected = train_on_cpu(f"shared-{name}", 6, **options)
+            for stage in stages:
+                with self.subTest(name=name, stage=stage):
+                    losses, _ = train(f"shared-{name}-{stage}", 6, ranks=2, shard=f"dp=2,zero={stage}", **options)
+                    Training.assert_follows(self, losses, expected, tolerance)
 
 
 class EightBits(unittest.TestCase):

@@ -74,6 +74,14 @@ TEST_F(Plan, countsHalfTheStatesInBfloat16) {
   EXPECT_EQ(bytesOf("optimizer states and masters"), "949.4 MiB") << text();
 }
 
+TEST_F(Plan, statesOnTheHostAreToldApart) {
+  options_.storage = base::DType::bf16;
+  options_.optimizer.statesOnHost = true;
+  const std::string plan = text();
+  EXPECT_EQ(bytesOf("optimizer states and masters"), "") << plan;
+  EXPECT_NE(plan.find("of rank 0 on its host: optimizer states and masters of 1.4 GiB"), std::string::npos) << plan;
+}
+
 TEST_F(Plan, recomputationSavesActivations) {
   auto activations = [&] { return std::stod(bytesOf("activations at the peak")); };
   const double all = activations();
@@ -87,13 +95,21 @@ TEST_F(Plan, findsTheLargestMicroBatchThatFits) {
     return memoryNeed(options_, 1);
   };
   const MemoryNeed four = need(4);
-  const auto largest = [&](std::int64_t bytes, bool holdsCopy) {
-    return largestMicroBatch(options_, 1, {.bytes = bytes, .holdsCheckpointCopy = holdsCopy});
+  const auto largest = [&](std::int64_t bytes, bool isOfHost) {
+    return largestMicroBatch(options_, 1, {.bytes = bytes, .isOfHost = isOfHost});
   };
   EXPECT_EQ(largest(four.computing, false), 4);
   EXPECT_EQ(largest(four.computing - 1, false), 2);
   EXPECT_EQ(largest(four.computing + four.checkpointCopy, true), 4);
   EXPECT_EQ(largest(std::int64_t{1} << 50, true), 4);  // all rows of the rank
+  // States on the host leave their room to activations, unless it is the same memory.
+  options_.optimizer.statesOnHost = true;
+  const std::int64_t states = std::int64_t{124439808} * 8;
+  EXPECT_EQ(need(4).hostStates, states);
+  EXPECT_EQ(largest(four.computing - states, false), 4);
+  EXPECT_EQ(largest(four.computing - states - 1, false), 2);
+  EXPECT_EQ(largest(four.computing + four.checkpointCopy, true), 4);
+  EXPECT_EQ(largest(four.computing + four.checkpointCopy - 1, true), 2);
   try {
     largest(need(1).computing - 1, false);
     ADD_FAILURE() << "not even one row fits";

@@ -39,10 +39,12 @@ bool holdsSteps(const std::filesystem::path& run) {
 
 // "seed was 1 and is now 2, ..." for every field that differs.
 std::string changedFields(const json& before, const json& now) {
+  json both = before;
+  both.update(now);
   std::string text;
-  for (const auto& [field, value] : now.items()) {
-    const json old = before.contains(field) ? before.at(field) : json();
-    if (old != value) text += (text.empty() ? "" : ", ") + field + " was " + old.dump() + " and is now " + value.dump();
+  for (const auto& [field, value] : both.items()) {
+    const json old = before.value(field, json()), fresh = now.value(field, json());
+    if (old != fresh) text += (text.empty() ? "" : ", ") + field + " was " + old.dump() + " and is now " + fresh.dump();
   }
   return text;
 }
@@ -675,7 +677,12 @@ void Trainer::noteBest(double loss) {
   bestStep_ = progress_.step;
 }
 
-// The link RUN/best shows the step; it is set when the step is whole.
+bool Trainer::holdsStep(std::int64_t step) const {
+  return std::filesystem::exists(options_.output / checkpoint::relativePathOf(step));
+}
+
+// The link RUN/best shows the step; it is set when the step is whole. Also of a run that goes on: it may have ended
+// between both, or in front of the evaluation that found the step to be the best.
 void Trainer::saveBest() {
   writer_->protect(bestStep_);
   save();

@@ -235,7 +235,7 @@ class GoingOn(unittest.TestCase):
     def test_another_base_or_other_adapters_are_refused(self):
         finetune("kept", method="lora", steps=2)
         for changes, word in (({"lora_rank": 4}, "adapters"), ({"method": "qlora"}, "adapters"),
-                              ({"seed": 4}, "seed was 3 and is now 4")):
+                              ({"method": "full"}, "and is now null"), ({"seed": 4}, "seed was 3 and is now 4")):
             ended = run(1, "finetune", *arguments("kept", **{"method": "lora", **changes}))
             self.assertEqual(ended.code, USAGE, ended)
             self.assertIn(word, ended.err)

@@ -104,6 +104,21 @@ checkpoint::Metadata metadataOfBase(const std::filesystem::path& base) {
   return metadata;
 }
 
+std::string optimizerName(const TrainOptions& options) {
+  return options.optimizer.method == optim::Method::muon ? "muon" : "adamw";
+}
+
+// Whether states that a checkpoint holds mean to an optimizer what they meant to the one that made them.
+void demandStatesOf(const checkpoint::Metadata& metadata, const std::string& optimizer) {
+  const json progress = json::parse(metadata.progress, nullptr, false);
+  const auto place = json::json_pointer("/identity/optimizer");
+  const bool says = progress.is_object() && progress.contains(place) && progress.at(place).is_string();
+  const std::string made = says ? progress.at(place).get<std::string>() : optimizer;
+  if (made == optimizer) return;
+  throw Error(ErrorKind::usage, "--warm-start: the states of the checkpoint are those of " + made +
+                                    "; give --optimizer " + made + ", or begin without them");
+}
+
 void checkTokenizerOfBase(const std::filesystem::path& base, const std::string& text, const data::Dataset& dataset) {
   if (text.empty() || data::meansTheSame(dataset, text, "the tokenizer of '" + base.string() + "'")) return;
   throw Error(ErrorKind::badData, "'" + dataset.path().string() +
@@ -309,6 +324,7 @@ void Trainer::beginAnew(const checkpoint::ModelSource* base) {
   } else if (options_.warmStart) {
     const checkpoint::Reader reader(communicator_, base_.path);
     restore(reader, step_->parameters(), step_->optimizer(), communicator_, device_);
+    comm::agreeOn(communicator_, [&] { demandStatesOf(reader.metadata(), optimizerName(options_)); });
     statesStep_ = reader.metadata().step;
   } else {
     beginWith(*base, step_->parameters(), step_->optimizer(), communicator_, device_);
@@ -351,7 +367,7 @@ std::string Trainer::identity() const {
         {{"tokens", dataset.tokenCount()}, {"tokenizer", dataset.description().tokenizerHash}, {"weight", weight}});
   }
   json identity = {{"data", datasets},
-                   {"optimizer", options_.optimizer.method == optim::Method::muon ? "muon" : "adamw"},
+                   {"optimizer", optimizerName(options_)},
                    {"optimizer_states", options_.optimizer.states == base::DType::bf16 ? "bf16" : "fp32"},
                    {"sequence_length", options_.sequenceLength},
                    {"cross_documents", options_.crossDocuments},
@@ -709,7 +725,7 @@ std::string Trainer::progress() const {
   if (step_->fp8() != nullptr) progress["fp8"] = json::parse(step_->fp8()->save());
   if (!options_.base.empty()) progress["base"] = {{"path", base_.path}, {"fingerprint", base_.fingerprint}};
   if (options_.adapters) progress["adapters"] = json::parse(options_.adapters->json());
-  if (options_.warmStart) progress["states_step"] = statesStep_;
+  if (statesStep_ > 0) progress["states_step"] = statesStep_;
   if (bestStep_ >= 0) {
     progress["best_loss"] = bestLoss_;
     progress["best_step"] = bestStep_;

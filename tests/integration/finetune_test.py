@@ -268,8 +268,8 @@ class GoingOn(unittest.TestCase):
         self.assertEqual(len(world.losses("early")), steps)
 
     def test_a_warm_start_takes_the_states_of_the_base(self):
-        finetune("cold")
-        finetune("warm", warm_start=True)
+        finetune("cold", schedule="constant")
+        finetune("warm", warm_start=True, schedule="constant")
         cold, warm = world.losses("cold"), world.losses("warm")
         self.assertEqual(cold[0], warm[0])
         self.assertNotEqual(cold[1:], warm[1:])
@@ -296,6 +296,14 @@ class BadInput(unittest.TestCase):
                 self.assertIn(str(word), ended.err)
             self.assertFalse(world.path("refused/run.json").exists())
             shutil.rmtree(world.path("refused"), ignore_errors=True)
+        for steps in (2, 4, 6):  # the age of the states is remembered, whatever later commands say
+            finetune("warm-parts", warm_start=True if steps == 2 else None, steps=steps, schedule="constant")
+        self.assertEqual(world.losses("warm-parts"), warm)
+
+    def test_a_warm_start_with_the_states_of_another_optimizer_is_refused(self):
+        ended = run(2, "finetune", *arguments("other-states", warm_start=True, optimizer="muon"))
+        self.assertEqual(ended.code, USAGE, ended)
+        self.assertIn("those of adamw", ended.err)
 
     def test_a_bad_line_is_named_with_its_file_and_its_number(self):
         good = json.dumps({"prompt": "a", "completion": "b"})

@@ -113,25 +113,25 @@ std::string toJson(const EvaluationMetrics& m) {
       .dump();
 }
 
-std::string linesUpTo(std::string_view text, std::int64_t step) {
+std::string linesUpTo(std::string_view text, std::int64_t step, std::int64_t evaluatedStep) {
   std::string kept;
   while (!text.empty()) {
     const std::string_view line = text.substr(0, text.find('\n'));
     text.remove_prefix(std::min(line.size() + 1, text.size()));
     const auto record = nlohmann::json::parse(line.begin(), line.end(), nullptr, false);
     // Steps are never negative, so every one of ours is read as an unsigned number.
-    const bool isOurs =
-        step >= 0 && record.is_object() && record.contains("step") && record["step"].is_number_unsigned();
-    if (!isOurs || record["step"].get<std::uint64_t>() > static_cast<std::uint64_t>(step)) continue;
+    if (!record.is_object() || !record.contains("step") || !record["step"].is_number_unsigned()) continue;
+    const std::int64_t last = record.contains("evaluation") ? std::min(step, evaluatedStep) : step;
+    if (last < 0 || record["step"].get<std::uint64_t>() > static_cast<std::uint64_t>(last)) continue;
     kept += line;
     kept += '\n';
   }
   return kept;
 }
 
-void MetricsFile::cutBackTo(std::int64_t step) {
+void MetricsFile::cutBackTo(std::int64_t step, std::int64_t evaluatedStep) {
   const std::filesystem::path path = file_.path();
-  base::replaceFile(path, linesUpTo(base::readFile(path), step));
+  base::replaceFile(path, linesUpTo(base::readFile(path), step, evaluatedStep));
   file_ = AppendedFile(path);
 }
 

@@ -61,9 +61,9 @@ struct EvaluationMetrics {
 std::string toJson(const StepMetrics& metrics);
 std::string toJson(const EvaluationMetrics& metrics);
 
-// The lines of a metrics.jsonl up to a step, without what is no record of ours: a last line that a crash left
-// unfinished, say.
-std::string linesUpTo(std::string_view text, std::int64_t step);
+// The lines of a metrics.jsonl up to a step, those of evaluations up to the step that was evaluated last (negative:
+// none), without what is no record of ours: a last line that a crash left unfinished, say.
+std::string linesUpTo(std::string_view text, std::int64_t step, std::int64_t evaluatedStep);
 
 // Appends lines; sync makes them durable. All failures throw Error of kind file.
 class MetricsFile {
@@ -72,9 +72,9 @@ class MetricsFile {
 
   void append(const std::string& line) { file_.append(line + "\n"); }
   void sync() { file_.sync(); }
-  // Drops every line of a later step: what a run did after the checkpoint that it resumes from. A last line that a
-  // crash left unfinished is dropped too.
-  void cutBackTo(std::int64_t step);
+  // Drops every line of a later step, or of an evaluation of a later one: what a run did after the checkpoint that it
+  // resumes from, and so will do again. A last line that a crash left unfinished is dropped too.
+  void cutBackTo(std::int64_t step, std::int64_t evaluatedStep);
 
  private:
   AppendedFile file_;

@@ -37,7 +37,7 @@ bool holdsSteps(const std::filesystem::path& run) {
   return false;
 }
 
-// "seed was 1 and is now 2, ..." for every field that differs.
+// "seed was 1 and is now 2, ..." for every field that differs, or that only one has.
 std::string changedFields(const json& before, const json& now) {
   json both = before;
   both.update(now);
@@ -305,12 +305,13 @@ void Trainer::resumeOrInitialise() {
   if (resumes) {
     const checkpoint::Reader reader(communicator_, named ? std::filesystem::path(options_.resume) : options_.output);
     restoreFrom(reader);
+    if (found) savedStep_ = progress_.step;
     TANDEM_LOG(info) << "resumed from '" << reader.folder().string() << "' at step " << progress_.step;
   }
   // Only now is it known that the run goes on: a refused command leaves the folder as it was.
   comm::agreeOn(communicator_, [&] {
     if (communicator_.rank() != 0) return;
-    metrics_->cutBackTo(progress_.step);
+    metrics_->cutBackTo(progress_.step, evaluatedStep_);
     tensorBoard_.emplace(options_.output / "tensorboard", progress_.step);
     events_.emplace(options_.output / "events.jsonl");
     note(progress_.step > 0 ? "resume" : "start", "on " + std::to_string(communicator_.size()) + " ranks");
@@ -323,8 +324,8 @@ void Trainer::beginAnew(const checkpoint::ModelSource* base) {
     initialise(configuration_, options_.seed, step_->parameters(), step_->optimizer(), device_);
   } else if (options_.warmStart) {
     const checkpoint::Reader reader(communicator_, base_.path);
-    restore(reader, step_->parameters(), step_->optimizer(), communicator_, device_);
     comm::agreeOn(communicator_, [&] { demandStatesOf(reader.metadata(), optimizerName(options_)); });
+    restore(reader, step_->parameters(), step_->optimizer(), communicator_, device_);
     statesStep_ = reader.metadata().step;
   } else {
     beginWith(*base, step_->parameters(), step_->optimizer(), communicator_, device_);
@@ -408,7 +409,6 @@ void Trainer::restoreFrom(const checkpoint::Reader& reader) {
   restore(reader, step_->parameters(), step_->optimizer(), communicator_, device_);
   if (step_->fp8() != nullptr)
     step_->fp8()->restore(json::parse(reader.metadata().progress).value("fp8", json::object()).dump());
-  savedStep_ = progress_.step;
   if (bestStep_ >= 0) writer_->protect(bestStep_);
 }
 
@@ -446,6 +446,7 @@ int Trainer::run() {
                                     .rows = perRank});
   bool stopped = false;
   if (due(options_.evaluateEvery)) evaluateAll();  // what a run that was told to stop left out
+  if (options_.keepBest && bestStep_ >= 0) saveBest();
   while (progress_.step < options_.steps && !stopped && !patienceIsOver()) {
     stopped = trainOneStep(stream);
     const bool last = progress_.step == options_.steps;
@@ -467,8 +468,9 @@ int Trainer::run() {
   }
   if (options_.keepBest && bestStep_ >= 0) {
     TANDEM_LOG(info) << "the best step was " << bestStep_ << ", with a loss of " << bestLoss_ << " on "
-                     << validation_.front()->path().filename().string() << ": '" << (options_.output / "best").string()
-                     << "'";
+                     << validation_.front()->path().filename().string() << ": "
+                     << (holdsStep(bestStep_) ? "'" + (options_.output / "best").string() + "'"
+                                              : "in the folder that this run goes on from");
   }
   TANDEM_LOG(info) << (patienceIsOver() ? "done early, as the validation loss does not fall any more: " : "done: ")
                    << progress_.step << " steps, " << base::formatCount(static_cast<double>(progress_.tokens))
@@ -686,7 +688,7 @@ void Trainer::evaluatePairs(std::size_t validation) {
 }
 
 void Trainer::noteBest(double loss) {
-  const bool better = bestStep_ < 0 || loss < bestLoss_;
+  const bool better = std::isfinite(loss) && (bestStep_ < 0 || loss < bestLoss_);
   withoutGain_ = better ? 0 : withoutGain_ + 1;
   if (!better) return;
   bestLoss_ = loss;
@@ -701,10 +703,10 @@ bool Trainer::holdsStep(std::int64_t step) const {
 // between both, or in front of the evaluation that found the step to be the best.
 void Trainer::saveBest() {
   writer_->protect(bestStep_);
-  save();
+  if (bestStep_ == progress_.step) save();
   writer_->finish();
   comm::agreeOn(communicator_, [&] {
-    if (communicator_.rank() != 0) return;
+    if (communicator_.rank() != 0 || !holdsStep(bestStep_)) return;
     const std::filesystem::path link = options_.output / "best", fresh = options_.output / "best.partial";
     std::filesystem::remove(fresh);
     std::filesystem::create_symlink(checkpoint::relativePathOf(bestStep_), fresh);

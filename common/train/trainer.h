@@ -71,6 +71,7 @@ class Trainer {
   void save();
   void writeReport() const;
   void noteBest(double loss);
+  bool holdsStep(std::int64_t step) const;
   void saveBest();
   bool patienceIsOver() const { return options_.patience > 0 && withoutGain_ >= options_.patience; }
   std::int64_t ownFlags() const;

@@ -4,8 +4,8 @@
 #include "tests/fuzz/fuzz.h"
 
 void tandem::fuzz::fuzzOne(std::string_view bytes) {
-  const std::string kept = telemetry::linesUpTo(bytes, 40);
+  const std::string kept = telemetry::linesUpTo(bytes, 40, 30);
   demand(kept.empty() || kept.back() == '\n', "lines are whole");
-  demand(telemetry::linesUpTo(kept, 40) == kept, "what was kept is kept again");
-  demand(telemetry::linesUpTo(bytes, 39).size() <= kept.size(), "an earlier step keeps less");
+  demand(telemetry::linesUpTo(kept, 40, 30) == kept, "what was kept is kept again");
+  demand(telemetry::linesUpTo(bytes, 39, 30).size() <= kept.size(), "an earlier step keeps less");
 }

@@ -267,12 +267,43 @@ class GoingOn(unittest.TestCase):
         finetune("early", **changes)
         self.assertEqual(len(world.losses("early")), steps)
 
+    def test_a_best_step_that_is_evaluated_only_when_the_run_goes_on_is_kept(self):
+        changes = {"val": conversations("val.jsonl", 1), "evaluate_every": 1, "keep": 1, "schedule": "constant"}
+        process = Process(1, "finetune", *arguments("halted", steps=100000, **{**changes, "learning_rate": 1e-5}))
+        wait_until(lambda: world.path("halted/metrics.jsonl").exists() and len(world.losses("halted")) > 2, "steps")
+        process.send(signal.SIGUSR1)  # which ends the step under way, and leaves its evaluation for later
+        self.assertEqual(process.wait().code, SUBMIT_AGAIN)
+        last = world.newest_step("halted")
+        finetune("halted", steps=last + 1, **{**changes, "learning_rate": 0.5})  # which spoils it
+        evaluations = {line["step"]: line["loss"] for line in world.metrics("halted") if "evaluation" in line}
+        self.assertEqual(min(evaluations, key=evaluations.get), last)
+        self.assertEqual(os.readlink(world.path("halted/best")), f"checkpoints/step-{last:08}")
+        self.assertTrue(world.path("halted/best/checkpoint.h5").exists())
+        # So in a folder of its own, which has that step then too.
+        ended = finetune("onward", steps=last + 1, resume=world.path("halted/best"), **{**changes, "learning_rate": 0.5})
+        self.assertEqual(os.readlink(world.path("onward/best")), f"checkpoints/step-{last:08}")
+        self.assertIn(f"the best step was {last},", ended.err)
+        self.assertTrue(world.path("onward/best/checkpoint.h5").exists())
+
+    def test_a_loss_that_is_no_number_is_never_the_best(self):
+        for steps in (1, 2):  # the second goes on from what the first remembers of it
+            finetune("broken", steps=steps, learning_rate=1e30, val=conversations("val.jsonl", 1), precision="fp16", loss_scale=1)
+        self.assertFalse(os.path.lexists(world.path("broken/best")))
+
     def test_a_warm_start_takes_the_states_of_the_base(self):
         finetune("cold", schedule="constant")
         finetune("warm", warm_start=True, schedule="constant")
         cold, warm = world.losses("cold"), world.losses("warm")
         self.assertEqual(cold[0], warm[0])
         self.assertNotEqual(cold[1:], warm[1:])
+        for steps in (2, 4, 6):  # the age of the states is remembered, whatever later commands say
+            finetune("warm-parts", warm_start=True if steps == 2 else None, steps=steps, schedule="constant")
+        self.assertEqual(world.losses("warm-parts"), warm)
+
+    def test_a_warm_start_with_the_states_of_another_optimizer_is_refused(self):
+        ended = run(2, "finetune", *arguments("other-states", warm_start=True, optimizer="muon"))
+        self.assertEqual(ended.code, USAGE, ended)
+        self.assertIn("those of adamw", ended.err)
 
 
 class LostBase(unittest.TestCase):
@@ -296,14 +327,6 @@ class BadInput(unittest.TestCase):
                 self.assertIn(str(word), ended.err)
             self.assertFalse(world.path("refused/run.json").exists())
             shutil.rmtree(world.path("refused"), ignore_errors=True)
-        for steps in (2, 4, 6):  # the age of the states is remembered, whatever later commands say
-            finetune("warm-parts", warm_start=True if steps == 2 else None, steps=steps, schedule="constant")
-        self.assertEqual(world.losses("warm-parts"), warm)
-
-    def test_a_warm_start_with_the_states_of_another_optimizer_is_refused(self):
-        ended = run(2, "finetune", *arguments("other-states", warm_start=True, optimizer="muon"))
-        self.assertEqual(ended.code, USAGE, ended)
-        self.assertIn("those of adamw", ended.err)
 
     def test_a_bad_line_is_named_with_its_file_and_its_number(self):
         good = json.dumps({"prompt": "a", "completion": "b"})

@@ -97,7 +97,7 @@ TEST_F(MetricsFileTest, isCutBackToTheStepThatARunResumesFrom) {
   for (std::int64_t step = 1; step <= 4; ++step) file.append(stepLine(step));
   file.append(toJson(EvaluationMetrics{.step = 2, .evaluation = "val.h5"}));
   file.append(toJson(EvaluationMetrics{.step = 4, .evaluation = "val.h5"}));
-  file.cutBackTo(2);
+  file.cutBackTo(2, 2);
   file.append(stepLine(3));
   std::istringstream lines(content());
   std::vector<std::int64_t> steps;
@@ -105,10 +105,23 @@ TEST_F(MetricsFileTest, isCutBackToTheStepThatARunResumesFrom) {
   EXPECT_EQ(steps, (std::vector<std::int64_t>{1, 2, 2, 3}));
 }
 
+TEST_F(MetricsFileTest, anEvaluationThatTheCheckpointDoesNotKnowOfIsDropped) {
+  MetricsFile file(path_);
+  for (std::int64_t step = 1; step <= 2; ++step) {
+    file.append(stepLine(step));
+    file.append(toJson(EvaluationMetrics{.step = step, .evaluation = "val.h5"}));
+  }
+  file.cutBackTo(2, 1);
+  EXPECT_EQ(content(), stepLine(1) + "\n" + toJson(EvaluationMetrics{.step = 1, .evaluation = "val.h5"}) + "\n" +
+                           stepLine(2) + "\n");
+  file.cutBackTo(2, -1);
+  EXPECT_EQ(content(), stepLine(1) + "\n" + stepLine(2) + "\n");
+}
+
 TEST_F(MetricsFileTest, aLineThatACrashLeftUnfinishedIsDropped) {
   folder_.write("metrics.jsonl", stepLine(1) + "\n" + stepLine(2).substr(0, 20));
   MetricsFile file(path_);
-  file.cutBackTo(5);
+  file.cutBackTo(5, 5);
   file.append(stepLine(2));
   EXPECT_EQ(content(), stepLine(1) + "\n" + stepLine(2) + "\n");
 }
@@ -116,13 +129,13 @@ TEST_F(MetricsFileTest, aLineThatACrashLeftUnfinishedIsDropped) {
 TEST_F(MetricsFileTest, linesOfSomethingElseAreDroppedByACut) {
   folder_.write("metrics.jsonl", "\n[1, 2]\n{\"step\":\"two\"}\n{\"other\":1}\n" + stepLine(1) + "\n");
   MetricsFile file(path_);
-  file.cutBackTo(5);
+  file.cutBackTo(5, 5);
   EXPECT_EQ(content(), stepLine(1) + "\n");
 }
 
 TEST(Metrics, linesWithAStepThatNoRunHasAreDropped) {
   const std::string ours = stepLine(1) + "\n";
-  EXPECT_EQ(linesUpTo("{\"step\":18446744073709551615}\n{\"step\":-1}\n{\"step\":1.0}\n" + ours, 5), ours);
+  EXPECT_EQ(linesUpTo("{\"step\":18446744073709551615}\n{\"step\":-1}\n{\"step\":1.0}\n" + ours, 5, 5), ours);
 }
 
 TEST_F(MetricsFileTest, aFileThatCannotBeOpenedIsNamed) {

@@ -48,14 +48,19 @@ Json metricsJson(const std::string& name, const std::vector<TaskMetric>& metrics
 
 std::string dumpLenient(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
 
+std::string padded(std::string text, std::size_t width) {
+  text.resize(std::max(text.size(), width), ' ');
+  return text;
+}
+
 std::string tableLine(const std::string& name, const TaskMetric& metric, std::int64_t items) {
-  char line[160];
-  char error[32] = "";
+  char value[360];  // a perplexity may have as many digits as there are
+  char error[360] = "";
+  std::snprintf(value, sizeof value, "%.4f", metric.value);
   if (metric.standardError) std::snprintf(error, sizeof error, " +- %.4f", *metric.standardError);
   const std::string label = metric.name + (metric.filter == "none" ? "" : "," + metric.filter);
-  std::snprintf(line, sizeof line, "%-28s %-30s %.4f%s  of %lld items\n", name.c_str(), label.c_str(), metric.value,
-                error, static_cast<long long>(items));
-  return line;
+  return padded(name, 28) + " " + padded(label, 30) + " " + value + error + "  of " + std::to_string(items) +
+         " items\n";
 }
 
 }  // namespace

@@ -56,6 +56,22 @@ std::vector<data::Task> readTasks(const std::vector<std::string>& files) {
   return tasks;
 }
 
+// A file of examples that no task takes any from was not meant so.
+void checkExamples(const std::vector<data::Task>& tasks, const std::vector<data::Task>& others, std::int64_t fewShot) {
+  if (!others.empty() && fewShot == 0)
+    throw base::Error(base::ErrorKind::usage, "--few-shot-from goes with --few-shot");
+  for (const data::Task& other : others) {
+    const auto found = std::ranges::find(tasks, other.name, &data::Task::name);
+    if (found == tasks.end()) {
+      throw base::Error(base::ErrorKind::usage, "'" + other.file + "', of --few-shot-from, is of the task " +
+                                                    other.name + ", which is not measured");
+    }
+    if (found->kind == other.kind && found->choicesAreQuestions == other.choicesAreQuestions) continue;
+    throw base::Error(base::ErrorKind::usage, "the examples of '" + other.file + "' are of another kind than '" +
+                                                  found->file + "': " + other.name + " is not one task");
+  }
+}
+
 // Where few-shot examples of a task come from.
 const std::vector<data::TaskItem>& examplesOf(const data::Task& task, const std::vector<data::Task>& others) {
   const auto found = std::ranges::find(others, task.name, &data::Task::name);
@@ -68,6 +84,7 @@ int run(comm::Communicator& world, const app::CommonOptions& common, TasksOption
     check(options);
     tasks = readTasks(options.files);
     others = readTasks(options.exampleFiles);
+    checkExamples(tasks, others, options.evaluation.prompts.fewShot);
   });
   const LoadedModel loaded = loadModel(world, common, options.model);
   std::optional<tokenizer::Tokenizer> tokens;

@@ -184,6 +184,7 @@ class TaskRun {
   runtime::GenerationRequest request(std::int64_t number, std::int64_t maxTokens) {
     const std::string context = prompts_.texts(item(number)).front().context;
     std::vector<std::int32_t> tokens = prompts_.encodeContext(context, configuration_.maximumPositions - maxTokens);
+    if (tokens.empty()) throw Error(ErrorKind::badData, "its prompt is empty, and there is no token to begin with");
     demandKnown(tokens);
     return {.prompt = std::move(tokens),
             .maxTokens = maxTokens,

@@ -77,6 +77,10 @@ class Tasks(unittest.TestCase):
         self.assertRegex(ended.out, r"(?m)^hellaswag +acc +\d\.\d{4} \+- \d\.\d{4}  of 5 items$")
 
     def test_one_writes_oneself_are_read_too(self):
+        name = "own " * 50
+        ended = succeed(1, "evaluate", "tasks", "--checkpoint", MODEL, "--task", write("long.json", json.dumps(
+            {"task": name, "kind": "multiple_choice", "items": [{"question": "a", "choices": ["b", "c"], "answer": 0}]})))
+        self.assertRegex(ended.out, rf"(?m)^{name} acc +[01]\.0000  of 1 items$")
         own = write("own.json", json.dumps({"task": "own", "kind": "generation", "prompt": "Q: {question}\nA:",
                                             "until": ["\n"], "max_tokens": 3, "match": "number",
                                             "items": [{"question": "2 + 2?", "answer": "4"}]}))
@@ -104,6 +108,9 @@ class Tasks(unittest.TestCase):
         lines = HELLASWAG.read_text().splitlines()
         cut = write("cut.jsonl", lines[0] + "\n\n" + lines[1][:50] + "\n")
         self.refused(3, ["cut.jsonl', line 3", "no JSON"], "--task", cut)
+        empty = write("empty.json", json.dumps({"task": "own", "kind": "generation", "max_tokens": 3, "items": [
+            {"question": "a", "answer": "b"}, {"question": "", "answer": "b"}]}))
+        self.refused(3, ["empty.json', item 2", "prompt is empty"], "--task", empty)
 
     def test_that_cannot_be_done_are_usage_errors(self):
         self.refused(2, ["hellaswag has 4 examples", "5 are asked for"], "--task", HELLASWAG, "--few-shot", 5)
@@ -111,6 +118,11 @@ class Tasks(unittest.TestCase):
         self.refused(2, ["256 tokens", "128 positions", "--max-tokens"], "--task",
                      tasks_golden.FILES / "gsm8k_test.jsonl")
         self.refused(2, ["--system", "--chat"], "--task", HELLASWAG, "--system", "Be brief.")
+        other = write("other.json", json.dumps({"task": "hellaswag", "kind": "cloze", "items": [{"question": "a", "answer": "b"}] * 9}))
+        arc = tasks_golden.FILES / "ARC-Easy-Test.jsonl"
+        for words, more in ((["another kind"], (other, "--few-shot", 2)), (["arc_easy", "not measured"], (arc, "--few-shot", 2)),
+                            (["goes with --few-shot"], (HELLASWAG,))):
+            self.refused(2, words, "--task", HELLASWAG, "--few-shot-from", *more)
 
 
 if __name__ == "__main__":

@@ -7,13 +7,21 @@ namespace {
 
 using nlohmann::json;
 
+// What is larger is no count of steps, and no float64 tells it from its neighbours.
+bool hasStep(const json& record) {
+  constexpr double most = 0x1p53;
+  if (!record.is_object() || !record.contains("step") || !record["step"].is_number()) return false;
+  const auto step = record["step"].get<double>();
+  return step >= 0 && step < most;
+}
+
 std::vector<json> records(std::string_view text) {
   std::vector<json> found;
   while (!text.empty()) {
     const std::string_view line = text.substr(0, text.find('\n'));
     text.remove_prefix(std::min(line.size() + 1, text.size()));
     json record = json::parse(line.begin(), line.end(), nullptr, false);
-    if (record.is_object() && record.contains("step") && record["step"].is_number()) found.push_back(std::move(record));
+    if (hasStep(record)) found.push_back(std::move(record));
   }
   return found;
 }

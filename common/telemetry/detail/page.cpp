@@ -14,6 +14,7 @@ constexpr std::size_t mostPoints = 400;  // of a curve: more cannot be seen
 constexpr double width = 640, height = 220, left = 64, right = 12, bottom = 26, top = 10;
 constexpr std::size_t hues = 8;
 constexpr std::ptrdiff_t leastToSmooth = 160;  // points
+constexpr int mostTicks = 12;                  // of an abscissa
 
 std::string written(double value, const char* format) {
   char text[48];
@@ -129,7 +130,9 @@ std::string axes(const Frame& frame) {
     out += label(left - 8, frame.atY(value) + 4, "end", tick(value));
   }
   const Axis& x = frame.x;
-  for (double value = std::ceil(x.low / x.step) * x.step; value <= x.high + 1e-6 * x.step; value += x.step) {
+  for (int i = 0; i < mostTicks; ++i) {  // of numbers so large that a step does not change them there is no end
+    const double value = (std::ceil(x.low / x.step) + i) * x.step;
+    if (!(value <= x.high + 1e-6 * x.step)) break;
     const bool atTheEdge = frame.atX(value) > width - right - 20;
     out += label(frame.atX(value), height - 6, atTheEdge ? "end" : "middle", tick(value));
   }

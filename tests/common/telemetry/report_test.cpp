@@ -76,7 +76,8 @@ TEST(Report, staysSmallForALongRun) {
 
 TEST(Report, ofNothingOrOfDamagedFilesIsStillAPage) {
   for (const char* metrics : {"", "{\n", "[1]\n{\"step\": \"x\"}\n", "{\"step\": 1, \"loss\": null}\n",
-                              "{\"step\": 1, \"rank_clock_megahertz\": [null, \"x\"]}\n"}) {
+                              "{\"step\": 1, \"rank_clock_megahertz\": [null, \"x\"]}\n",
+                              "{\"step\": 1e300, \"event\": \"sample\", \"loss\": 1}\n{\"step\": -1, \"loss\": 1}\n"}) {
     const std::string page = pageOf(metrics, "nothing", metrics);
     EXPECT_TRUE(page.ends_with("</html>\n")) << metrics;
     EXPECT_EQ(countOf(page, "<polyline"), 0u) << metrics;

@@ -81,6 +81,14 @@ TEST(RunComparison, isAPageWithACurveOfEachRunWithoutNetworkOrScript) {
   EXPECT_EQ(page.find("<b></"), std::string::npos);
 }
 
+TEST(RunComparison, bearsCountsThatAreTooLargeToTellFromTheirNeighbours) {
+  const std::string metrics = R"({"step": 1, "tokens": 100000000000000000, "loss": 2})"
+                              "\n"
+                              R"({"step": 2, "tokens": 100000000000000016, "loss": 1})";
+  const std::vector<ComparedRun> runs{{"long", readRecord(metrics, "{}")}};
+  EXPECT_LT(toHtml(compareRuns(runs), runs).size(), 20'000u);
+}
+
 TEST(RunComparison, bearsRunsOfWhichNothingIsKnown) {
   const std::vector<ComparedRun> runs{{"empty", readRecord("", "no json")}, pair[0]};
   const RunComparison comparison = compareRuns(runs);

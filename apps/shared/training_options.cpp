@@ -196,7 +196,14 @@ train::TrainOptions completeTrainingOptions(train::TrainOptions options, const T
 
 std::string describeRun(comm::Communicator& world, const CommonOptions& common, const std::string& program) {
   nlohmann::ordered_json options;
-  for (const auto& [name, value] : common.used) options[name] = value;
+  for (const auto& [name, value] : common.used) {
+    options[name] = value;
+    try {
+      static_cast<void>(options[name].dump());
+    } catch (const nlohmann::json::exception&) {  // a path may be any bytes, JSON may not
+      refuse("--" + name + " is no UTF-8 text, as which run.json has to tell of it");
+    }
+  }
   return nlohmann::ordered_json{
       {"program", program},        {"version", version()},
       {"options", options},        {"ranks", world.size()},

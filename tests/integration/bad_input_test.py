@@ -46,6 +46,11 @@ class Options(BadInput):
     def test_a_flag_given_twice(self):
         self.expect(run(1, "pretrain", *world.arguments(world.path("no"), 3), "--steps", 4), USAGE, "--steps", "twice")
 
+    def test_text_that_is_no_utf8(self):
+        self.expect_refusal(USAGE, "--sample-prompt is no UTF-8", sample_prompt="Ada \udcff")
+        ended = run(1, "pretrain", *world.arguments(f"{world.path('no')}\udce9", 3))
+        self.expect(ended, USAGE, "--output is no UTF-8")
+
     def test_a_batch_that_does_not_divide_names_possible_ones(self):
         self.expect_refusal(USAGE, "400", "multiples of 32", "384 or 416", ranks=(1,), batch_tokens=400)
         self.expect_refusal(USAGE, "on 2 ranks", "multiples of 64", "64 or 128", ranks=(2,), batch_tokens=96)

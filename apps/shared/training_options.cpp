@@ -139,6 +139,9 @@ void declareRunOptions(CLI::App& app, train::TrainOptions& options, TrainingText
   app.add_option("--on-straggler", texts.onStraggler,
                  "When a rank holds the others up: warn, or checkpoint-and-exit with exit code 75")
       ->type_name("NAME");
+  app.add_option("--telemetry", texts.telemetry,
+                 "Record each step and watch the ranks: on, or off, with evaluations and events alone")
+      ->type_name("on|off");
   app.add_flag("--gradient-norm-groups", options.gradientNormGroups,
                "Record the norm of the gradient by group of layers too");
   app.add_option("--sample-prompt", options.samplePrompts,
@@ -177,6 +180,10 @@ train::TrainOptions completeTrainingOptions(train::TrainOptions options, const T
   }
   if (texts.microBatch != "auto") options.microBatch = parseRows(texts.microBatch);
   options.onStraggler = train::parseOnStraggler(texts.onStraggler);
+  options.telemetry = parseSwitch("--telemetry", texts.telemetry);
+  if (!options.telemetry && options.onStraggler != train::OnStraggler::warn) {
+    refuse("--on-straggler checkpoint-and-exit needs --telemetry on, which finds stragglers");
+  }
   check(options);
   if (!(texts.memoryLimit >= 0)) refuse("--memory-limit must be 0 (what is free) or above");
   if (options.epochs == 0 && (options.steps > 0) == (texts.tokens > 0) && !texts.dryRun) {

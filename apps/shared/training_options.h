@@ -25,6 +25,7 @@ struct TrainingTexts {
   std::string shard;    // a grid or "auto"; empty: data parallel over all ranks
   std::string cluster;  // the description of another cluster to plan for
   std::string onStraggler = "warn";
+  std::string telemetry = "on";
   DeviceOptions device;
   std::int64_t tokens = 0;
   bool dryRun = false;  // only a plan is wanted: data and output may be missing

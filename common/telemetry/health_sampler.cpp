@@ -136,10 +136,14 @@ class Stretch {
 
 class HealthSampler::Implementation {
  public:
-  Implementation(std::unique_ptr<DeviceSensors> device, HostSensors host, std::chrono::milliseconds interval)
-      : device_(std::move(device)), host_(std::move(host)), interval_(interval), stretch_(look()), thread_([this] {
-          sampleUntilEnded();
-        }) {}
+  Implementation(std::unique_ptr<DeviceSensors> device, HostSensors host, std::chrono::milliseconds interval,
+                 double mostShare)
+      : device_(std::move(device)),
+        host_(std::move(host)),
+        interval_(interval),
+        mostShare_(mostShare),
+        stretch_(look()),
+        thread_([this] { sampleUntilEnded(); }) {}
 
   ~Implementation() {
     {
@@ -182,9 +186,13 @@ class HealthSampler::Implementation {
 
   void sampleUntilEnded() {
     std::unique_lock lock(mutex_);
-    while (!wake_.wait_for(lock, interval_, [this] { return ended_; })) {
+    Clock::duration pause = interval_;
+    while (!wake_.wait_for(lock, pause, [this] { return ended_; })) {
       lock.unlock();
+      const Clock::time_point start = Clock::now();
       sample();
+      const std::chrono::duration<double> needed = (Clock::now() - start) / mostShare_;
+      pause = std::max<Clock::duration>(interval_, std::chrono::duration_cast<Clock::duration>(needed));
       lock.lock();
     }
   }
@@ -192,6 +200,7 @@ class HealthSampler::Implementation {
   std::unique_ptr<DeviceSensors> device_;
   HostSensors host_;
   std::chrono::milliseconds interval_;
+  double mostShare_;
   std::mutex sensors_;
   std::mutex mutex_;  // of what follows
   std::condition_variable wake_;
@@ -201,8 +210,8 @@ class HealthSampler::Implementation {
 };
 
 HealthSampler::HealthSampler(std::unique_ptr<DeviceSensors> device, HostSensors host,
-                             std::chrono::milliseconds interval)
-    : implementation_(std::make_unique<Implementation>(std::move(device), std::move(host), interval)) {}
+                             std::chrono::milliseconds interval, double mostShare)
+    : implementation_(std::make_unique<Implementation>(std::move(device), std::move(host), interval, mostShare)) {}
 HealthSampler::~HealthSampler() = default;
 HealthSummary HealthSampler::take() { return implementation_->take(); }
 HealthSummary HealthSampler::sampleAndTake() { return implementation_->sampleAndTake(); }

@@ -39,8 +39,10 @@ struct HealthSummary {
 
 class HealthSampler {
  public:
-  // `device` may be null. Samples at once, then every interval.
-  HealthSampler(std::unique_ptr<DeviceSensors> device, HostSensors host, std::chrono::milliseconds interval);
+  // `device` may be null. Samples at once, then every interval; less often where sampling would take more than
+  // `mostShare` of the time.
+  HealthSampler(std::unique_ptr<DeviceSensors> device, HostSensors host, std::chrono::milliseconds interval,
+                double mostShare = 1);
   ~HealthSampler();
   HealthSampler(const HealthSampler&) = delete;
   HealthSampler& operator=(const HealthSampler&) = delete;

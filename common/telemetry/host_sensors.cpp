@@ -7,6 +7,7 @@
 #include <charconv>
 #include <fstream>
 #include <sstream>
+#include <string_view>
 
 namespace tandem::telemetry {
 namespace {
@@ -92,34 +93,34 @@ void readProcessorTimes(const fs::path& root, HostReading& reading) {
   reading.busySeconds = (all - idle - ticks[7]) * seconds;
 }
 
-// Of lines "Name: 123 kB" or "name 123".
-std::map<std::string, std::int64_t> namedNumbers(const fs::path& path) {
-  std::map<std::string, std::int64_t> numbers;
+// Of lines "Name: 123 kB" or "name 123", those that are asked for: the files have hundreds, and are read every second.
+std::vector<std::optional<std::int64_t>> numbersNamed(const fs::path& path,
+                                                      const std::vector<std::string_view>& names) {
+  std::vector<std::optional<std::int64_t>> numbers(names.size());
   std::ifstream file(path);
   for (std::string line; std::getline(file, line);) {
-    std::istringstream text(line);
-    std::string name;
+    const std::size_t end = line.find_first_of(": ");
+    const auto found = std::ranges::find(names, std::string_view(line).substr(0, end));
+    if (found == names.end() || end == std::string::npos) continue;
+    const std::size_t begin = line.find_first_of("0123456789", end);
+    if (begin == std::string::npos) continue;
     std::int64_t value = 0;
-    if (!(text >> name >> value)) continue;
-    if (name.ends_with(':')) name.pop_back();
-    numbers[name] = value;
+    std::from_chars(line.data() + begin, line.data() + line.size(), value);
+    numbers[static_cast<std::size_t>(found - names.begin())] = value;
   }
   return numbers;
 }
 
-std::optional<std::int64_t> kibibytes(const std::map<std::string, std::int64_t>& numbers, const std::string& name) {
-  const auto found = numbers.find(name);
-  return found == numbers.end() ? std::nullopt : std::optional(found->second * 1024);
-}
-
 void readMemory(const fs::path& root, HostReading& reading) {
-  const auto memory = namedNumbers(root / "proc/meminfo");
-  reading.totalBytes = kibibytes(memory, "MemTotal");
-  reading.availableBytes = kibibytes(memory, "MemAvailable");
-  reading.swapTotalBytes = kibibytes(memory, "SwapTotal");
-  reading.swapFreeBytes = kibibytes(memory, "SwapFree");
-  const auto events = namedNumbers(root / "proc/vmstat");
-  if (const auto faults = events.find("pgmajfault"); faults != events.end()) reading.majorFaults = faults->second;
+  const auto kibibytes = numbersNamed(root / "proc/meminfo", {"MemTotal", "MemAvailable", "SwapTotal", "SwapFree"});
+  const auto bytes = [&](std::size_t index) {
+    return kibibytes[index] ? std::optional(*kibibytes[index] * 1024) : std::nullopt;
+  };
+  reading.totalBytes = bytes(0);
+  reading.availableBytes = bytes(1);
+  reading.swapTotalBytes = bytes(2);
+  reading.swapFreeBytes = bytes(3);
+  reading.majorFaults = numbersNamed(root / "proc/vmstat", {"pgmajfault"})[0];
 }
 
 }  // namespace

@@ -50,12 +50,14 @@ void addRanks(Json& line, const std::vector<RankReport>& ranks) {
   addByRank(line, "rank_wait_seconds", ranks, &RankReport::waitSeconds);
   addByRank(line, "rank_communication_seconds", ranks, &RankReport::communicationSeconds);
   addByRank(line, "rank_data_seconds", ranks, &RankReport::dataSeconds);
+  addByRank(line, "rank_checkpoint_seconds", ranks, &RankReport::checkpointSeconds);
   addByRank(line, "rank_clock_megahertz", ranks, &RankReport::clockMegahertz);
   addByRank(line, "rank_power_watts", ranks, &RankReport::powerWatts);
   addByRank(line, "rank_temperature_celsius", ranks, &RankReport::temperatureCelsius);
   addByRank(line, "rank_throttle_reasons", ranks, &RankReport::throttleReasons);
   addByRank(line, "rank_stolen_share", ranks, &RankReport::stolenShare);
   addByRank(line, "rank_available_bytes", ranks, &RankReport::availableBytes);
+  addByRank(line, "rank_major_faults", ranks, &RankReport::majorFaults);
 }
 
 void addPreference(Json& line, const PreferenceMetrics& m) {

@@ -38,7 +38,7 @@ struct StepMetrics {
   double modelFlopsPerSecond = 0;
   std::optional<double> mfu;                    // of a known peak
   std::optional<double> matrixRateShare;        // of the matrix rate measured at the start, where no peak is known
-  std::int64_t peakMemoryBytes = 0;             // resident, the largest of all ranks
+  std::int64_t peakMemoryBytes = 0;             // resident, the largest of all ranks (of rank 0, without telemetry)
   std::optional<double> lossScale;              // float16 only: that the step was computed with
   bool skipped = false;                         // loss or gradient was not finite
   std::optional<double> powerWatts;             // of all ranks, where each tells

@@ -179,7 +179,8 @@ std::string charts(const RunRecord& record) {
 std::string ranks(const RunRecord& record) {
   const auto hosts = record.description.find("hosts");
   const std::vector<Series> computing = curvesOfRanks(record.steps, "rank_compute_seconds");
-  Rows rows{{"rank", "host", "computing", "waiting", "communication", "data", "clock", "power", "temperature"}};
+  Rows rows{{"rank", "host", "computing", "waiting", "communication", "data", "checkpoints", "clock", "power",
+             "temperature"}};
   const auto valuesOfRank = [&](const char* key, std::size_t rank) {
     std::vector<double> values;
     const std::vector<Series> curves = curvesOfRanks(record.steps, key);
@@ -194,11 +195,12 @@ std::string ranks(const RunRecord& record) {
     const bool hasHost = hosts != record.description.end() && hosts->is_array() && rank < hosts->size();
     rows.push_back(
         {std::to_string(rank), hasHost && (*hosts)[rank].is_string() ? (*hosts)[rank].get<std::string>() : "-"});
-    for (const char* key :
-         {"rank_compute_seconds", "rank_wait_seconds", "rank_communication_seconds", "rank_data_seconds"}) {
+    for (const char* key : {"rank_compute_seconds", "rank_wait_seconds", "rank_communication_seconds",
+                            "rank_data_seconds", "rank_checkpoint_seconds"}) {
+      const std::vector<double> values = valuesOfRank(key, rank);
       double sum = 0;
-      for (const double seconds : valuesOfRank(key, rank)) sum += seconds;
-      rows.back().push_back(all > 0 ? percent(sum / all) : "-");
+      for (const double seconds : values) sum += seconds;
+      rows.back().push_back(all > 0 && !values.empty() ? percent(sum / all) : "-");
     }
     for (const auto& [key, unit] : std::array<std::pair<const char*, const char*>, 3>{
              {{"rank_clock_megahertz", " MHz"}, {"rank_power_watts", " W"}, {"rank_temperature_celsius", " °C"}}}) {

@@ -8,7 +8,9 @@
 namespace tandem::telemetry {
 namespace {
 
-constexpr std::chrono::milliseconds interval{1000};  // a sample takes a millisecond or so: a thousandth of the time
+// A sample takes a millisecond or so; where there are many processors to ask, longer: then there are fewer samples.
+constexpr std::chrono::milliseconds interval{1000};
+constexpr double mostShare = 0.001;  // of the time
 
 void keep(double& last, const std::optional<double>& value) {
   if (value) last = *value;
@@ -24,7 +26,7 @@ RunHealth::RunHealth(comm::Communicator& ranks, std::unique_ptr<DeviceSensors> d
     : ranks_(ranks),
       hasDevice_(device != nullptr),
       equalWork_(equalWork),
-      sampler_(std::move(device), HostSensors(), interval),
+      sampler_(std::move(device), HostSensors(), interval, mostShare),
       watch_(comm::allGatherTexts(ranks, base::identity().host), exchangedBytes) {}
 
 // Adds to the times of a step what the sampler saw; a step shorter than its interval stands for what was seen last.
@@ -51,6 +53,7 @@ void RunHealth::fill(RankReport& report) {
   report.busyShare = lastSeen_.busyShare;
   report.ownShare = lastSeen_.ownShare;
   report.availableBytes = lastSeen_.availableBytes;
+  if (health.majorFaults) report.majorFaults = static_cast<double>(*health.majorFaults);
   report.peakMemoryBytes = static_cast<double>(peakResidentBytes());
 }
 

@@ -21,6 +21,7 @@ struct RankReport {
   double waitSeconds = 0;
   double communicationSeconds = 0;  // waiting for a slower rank inside an exchange included
   double dataSeconds = 0;
+  double checkpointSeconds = unknown;  // before the step, where a checkpoint was taken
   double peakMemoryBytes = 0;
   double clockMegahertz = unknown;  // of the device, else of the processors, as all below
   double powerWatts = unknown;      // of the device, else this rank's share of the packages
@@ -30,6 +31,7 @@ struct RankReport {
   double busyShare = unknown;
   double ownShare = unknown;  // of this rank's process alone
   double availableBytes = unknown;
+  double majorFaults = unknown;  // pages of its host that had to come from a disk, since the step before
 };
 constexpr std::int64_t numbersOfReport = sizeof(RankReport) / sizeof(double);
 

@@ -67,8 +67,9 @@ struct TrainOptions {
   std::chrono::seconds timeLimit{0};  // 0: none
   std::string resume = "auto";        // "auto", "never" or the path of a checkpoint
   OnStraggler onStraggler = OnStraggler::warn;
-  bool profile = false;                    // print seconds by operator at the end
-  bool gradientNormGroups = false;         // record the gradient's norm by group of layers
+  bool telemetry = true;            // record each step, and watch the ranks; else only evaluations and what happens
+  bool profile = false;             // print seconds by operator at the end
+  bool gradientNormGroups = false;  // record the gradient's norm by group of layers
   std::vector<std::string> samplePrompts;  // texts that the model goes on from at each evaluation
   std::int64_t sampleTokens = 64;          // of each
 };

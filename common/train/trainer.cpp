@@ -200,7 +200,7 @@ void Trainer::watchHealth() {
   std::optional<double> peak;
   comm::agreeOn(communicator_, [&] {
     if (device_.backend.isHostMemory()) return;
-    sensors = telemetry::openNvml(device_.backend.deviceIdentifier());
+    if (options_.telemetry) sensors = telemetry::openNvml(device_.backend.deviceIdentifier());
     peak = telemetry::knownPeakFlops(device_.backend.description(), options_.storage);
   });
   if (!sensors.whyNot.empty()) {
@@ -209,6 +209,7 @@ void Trainer::watchHealth() {
   const double least = comm::allReduceScalar(communicator_, peak.value_or(0), comm::Reduction::minimum);
   const double sum = comm::allReduceScalar(communicator_, peak.value_or(0));
   if (least > 0) peakFlops_ = sum;
+  if (!options_.telemetry) return;
   const double ranks = communicator_.size();
   const double bytes = 2 * (ranks - 1) / ranks * static_cast<double>(parameterCount()) * 4;
   const sharding::Grid grid = gridOf(options_, communicator_.size());
@@ -482,7 +483,12 @@ std::string Trainer::summary() const {
   using Ordered = nlohmann::ordered_json;
   Ordered evaluations = Ordered::array();
   for (const std::string& evaluation : lastEvaluations_) evaluations.push_back(Ordered::parse(evaluation));
-  Ordered summary{{"step", Ordered::parse(lastStepMetrics_)}, {"evaluations", evaluations}};
+  Ordered summary{{"step", lastStep_ ? Ordered::parse(telemetry::toJson(*lastStep_)) : Ordered(nullptr)},
+                  {"evaluations", evaluations}};
+  if (stepsRun_ > 1) {
+    const double seconds = std::chrono::duration<double>(lastStepEnd_ - firstStepEnd_).count();
+    summary["loop"] = {{"steps", stepsRun_ - 1}, {"seconds", seconds}};
+  }
   if (const std::string report = device_.backend.attentionReport(); !report.empty()) summary["attention"] = report;
   return summary.dump();
 }
@@ -510,7 +516,8 @@ bool Trainer::trainOneStep(data::BatchStream& stream) {
   progress_.skipped += result.skipped ? 1 : 0;
   progress_.tokens += shape_.rows * options_.sequenceLength;
   progress_.nextSample += shape_.rows;
-  record(result, learningRate, dataSeconds, secondsSince(start));
+  record(metricsOf(result, learningRate, dataSeconds, secondsSince(start)));
+  (stepsRun_ == 0 ? firstStepEnd_ : lastStepEnd_) = Clock::now();
   // The first calls of all are not timed; a run of one step has no others.
   if (++stepsRun_ == 2 || (stepsRun_ == 1 && progress_.step == options_.steps)) reportAttention();
   guardAgainstBadSteps(result);
@@ -558,22 +565,8 @@ void Trainer::guardAgainstBadSteps(const StepResult& result) {
                                             "); lower --learning-rate, or look at these samples"));
 }
 
-void Trainer::record(const StepResult& result, double learningRate, double dataSeconds, double stepSeconds) {
-  const telemetry::StepObservation seen = health_->observe({.stepSeconds = stepSeconds,
-                                                            .computeSeconds = result.computeSeconds,
-                                                            .waitSeconds = result.waitSeconds,
-                                                            .communicationSeconds = result.communicationSeconds,
-                                                            .dataSeconds = dataSeconds});
-  if (seen.straggler) {
-    TANDEM_LOG(warning) << "step " << progress_.step << ": " << seen.straggler->text;
-    note("straggler", seen.straggler->text);
-    straggles_ = options_.onStraggler == OnStraggler::checkpointAndExit;
-  }
-  if (!metrics_) return;
-  if (const std::optional<std::string> spike = lossWatch_.add(result.loss)) {
-    TANDEM_LOG(warning) << "step " << progress_.step << ": " << *spike;
-    note("loss_spike", *spike);
-  }
+telemetry::StepMetrics Trainer::metricsOf(const StepResult& result, double learningRate, double dataSeconds,
+                                          double stepSeconds) const {
   telemetry::StepMetrics m;
   m.step = progress_.step;
   m.tokens = progress_.tokens;
@@ -586,22 +579,57 @@ void Trainer::record(const StepResult& result, double learningRate, double dataS
   m.waitSeconds = result.waitSeconds;
   m.communicationSeconds = result.communicationSeconds;
   m.dataSeconds = dataSeconds;
-  m.checkpointSeconds = std::exchange(checkpointSeconds_, 0);
+  m.checkpointSeconds = checkpointSeconds_;
   m.tokensPerSecond = static_cast<double>(shape_.rows * options_.sequenceLength) / stepSeconds;
   m.modelFlopsPerSecond = m.tokensPerSecond * flopsPerToken_;
   m.matrixRateShare = m.modelFlopsPerSecond / matrixRate_;
   if (peakFlops_) m.mfu = m.modelFlopsPerSecond / *peakFlops_;
-  m.peakMemoryBytes = seen.peakMemoryBytes;
+  m.peakMemoryBytes = telemetry::peakResidentBytes();
   m.lossScale = result.lossScale;
-  m.powerWatts = seen.powerWatts;
-  m.ranks = seen.ranks;
   m.preference = result.preference;
-  if (seen.straggler) m.straggler = seen.straggler->text;
   m.skipped = result.skipped;
-  lastStepMetrics_ = telemetry::toJson(m);
-  metrics_->append(lastStepMetrics_);
-  tensorBoard_->append(m);
-  if (Clock::now() - lastLine_ < std::chrono::seconds(10) && progress_.step != options_.steps) return;
+  return m;
+}
+
+void Trainer::record(telemetry::StepMetrics m) {
+  if (health_) observeRanks(m);
+  checkpointSeconds_ = 0;
+  if (!metrics_) return;
+  if (options_.telemetry) {
+    if (const std::optional<std::string> spike = lossWatch_.add(m.loss)) {
+      TANDEM_LOG(warning) << "step " << m.step << ": " << *spike;
+      note("loss_spike", *spike);
+    }
+    metrics_->append(telemetry::toJson(m));
+    tensorBoard_->append(m);
+  }
+  tellOf(m);
+  lastStep_ = std::move(m);
+}
+
+// Adds what the ranks tell one another; collective.
+void Trainer::observeRanks(telemetry::StepMetrics& m) {
+  using telemetry::RankReport;
+  telemetry::StepObservation seen =
+      health_->observe({.stepSeconds = m.stepSeconds - m.checkpointSeconds,
+                        .computeSeconds = m.computeSeconds,
+                        .waitSeconds = m.waitSeconds,
+                        .communicationSeconds = m.communicationSeconds,
+                        .dataSeconds = m.dataSeconds,
+                        .checkpointSeconds = m.checkpointSeconds > 0 ? m.checkpointSeconds : RankReport::unknown});
+  if (seen.straggler) {
+    TANDEM_LOG(warning) << "step " << m.step << ": " << seen.straggler->text;
+    note("straggler", seen.straggler->text);
+    straggles_ = options_.onStraggler == OnStraggler::checkpointAndExit;
+    m.straggler = seen.straggler->text;
+  }
+  m.peakMemoryBytes = seen.peakMemoryBytes;
+  m.powerWatts = seen.powerWatts;
+  m.ranks = std::move(seen.ranks);
+}
+
+void Trainer::tellOf(const telemetry::StepMetrics& m) {
+  if (Clock::now() - lastLine_ < std::chrono::seconds(10) && m.step != options_.steps) return;
   lastLine_ = Clock::now();
   char numbers[96];
   std::snprintf(numbers, sizeof numbers, "loss %.4f, gradient norm %.3f, %.0f tokens/s", m.loss, m.gradientNorm,
@@ -611,7 +639,8 @@ void Trainer::record(const StepResult& result, double learningRate, double dataS
     std::snprintf(rewards, sizeof rewards, ", reward margin %.3f, accuracy %.2f", m.preference->rewardMargin,
                   m.preference->rewardAccuracy);
   }
-  const double left = stepSeconds * static_cast<double>(options_.steps - progress_.step);
+  const double stepSeconds = m.stepSeconds - m.checkpointSeconds;
+  const double left = stepSeconds * static_cast<double>(options_.steps - m.step);
   TANDEM_LOG(info) << "step " << m.step << "/" << options_.steps << ": " << numbers << rewards << ", "
                    << percent(*m.matrixRateShare) << " of the matrix rate, waiting "
                    << percent(m.waitSeconds / stepSeconds) << ", " << base::formatDuration(left) << " left";

@@ -35,8 +35,9 @@ class Trainer {
   // Trains up to options.steps. Returns 0, or 75 when it stopped early after a complete checkpoint.
   int run();
 
-  // On rank 0, what the run ended with: a JSON object with the last step's metrics ("step", null without one) and the
-  // last evaluations ("evaluations"), and what served attention ("attention") where there is a choice.
+  // On rank 0, what the run ended with: a JSON object with the last step's metrics ("step", null without one), the
+  // last evaluations ("evaluations"), the steps after the first of this call with the seconds from the end of that to
+  // the end of the last ("loop"), and what served attention ("attention") where there is a choice.
   std::string summary() const;
 
  private:
@@ -63,7 +64,11 @@ class Trainer {
   bool trainOneStep(data::BatchStream& stream);
   void guardAgainstBadSteps(const StepResult& result);
   void reportAttention();
-  void record(const StepResult& result, double learningRate, double dataSeconds, double stepSeconds);
+  telemetry::StepMetrics metricsOf(const StepResult& result, double learningRate, double dataSeconds,
+                                   double stepSeconds) const;
+  void record(telemetry::StepMetrics metrics);
+  void observeRanks(telemetry::StepMetrics& metrics);
+  void tellOf(const telemetry::StepMetrics& metrics);
   void note(const std::string& kind, const std::string& text);
   void evaluateAll();
   void evaluatePairs(std::size_t validation);
@@ -96,12 +101,12 @@ class Trainer {
   std::optional<telemetry::EventFile> tensorBoard_;
   std::optional<telemetry::EventLog> events_;
   telemetry::LossWatch lossWatch_;
-  std::optional<TextSamples> samples_;    // on rank 0, where they are asked for
-  std::string lastStepMetrics_ = "null";  // as it stands in the file
+  std::optional<TextSamples> samples_;              // on rank 0, where they are asked for
+  std::optional<telemetry::StepMetrics> lastStep_;  // on rank 0
   std::vector<std::string> lastEvaluations_;
   runtime::Profile profile_;
-  std::unique_ptr<telemetry::RunHealth> health_;
-  bool straggles_ = false;  // a rank holds the others up, and the run is to end for it
+  std::unique_ptr<telemetry::RunHealth> health_;  // null without telemetry
+  bool straggles_ = false;                        // a rank holds the others up, and the run is to end for it
 
   Progress progress_;
   std::int64_t savedStep_ = -1;
@@ -120,6 +125,7 @@ class Trainer {
   std::optional<double> peakFlops_;  // likewise, as the devices' maker gives it
   double flopsPerToken_ = 0;
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+  std::chrono::steady_clock::time_point firstStepEnd_{}, lastStepEnd_{};  // of this process
   std::chrono::steady_clock::time_point lastLine_{};
   std::chrono::steady_clock::time_point lastReport_{};
 };

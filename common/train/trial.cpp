@@ -58,6 +58,7 @@ TrainOptions trialOptions(TrainOptions options, std::int64_t steps) {
   options.timeLimit = std::chrono::seconds{0};
   options.resume = "auto";
   options.profile = false;
+  options.telemetry = true;  // which it is judged by
   return options;
 }
 

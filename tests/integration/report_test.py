@@ -47,6 +47,27 @@ class Report(unittest.TestCase):
         world.pretrain("silent", 12, ranks=2, val=world.val, evaluate_every=4, checkpoint_every=4, keep=0)
         self.assertEqual(world.losses("silent"), world.losses("first"))
 
+    def test_each_rank_tells_of_its_checkpoints_in_the_step_after(self):
+        told = [line["step"] for line in world.step_lines("first") if "rank_checkpoint_seconds" in line]
+        self.assertEqual(told, [5, 9])
+        for line in world.step_lines("first"):
+            self.assertEqual(all(line.get("rank_checkpoint_seconds", [0])), line["checkpoint_seconds"] > 0, line)
+
+    def test_without_telemetry_the_same_is_learned_and_only_evaluations_and_events_are_recorded(self):
+        ended = world.pretrain("unwatched", 12, ranks=2, val=world.val, evaluate_every=4, checkpoint_every=4, keep=0,
+                               telemetry="off", json=True)
+        self.assertEqual(world.step_lines("unwatched"), [])
+        self.assertEqual([line for line in world.metrics("unwatched")],
+                         [line for line in world.metrics("first") if "evaluation" in line])
+        self.assertEqual(len(events("unwatched", "end")), 1)
+        summary = json.loads(ended.out)
+        self.assertEqual(summary["step"]["loss"], world.losses("first")[-1])
+        self.assertEqual(summary["loop"]["steps"], 11)
+        self.assertGreater(summary["loop"]["seconds"], 0)
+        refused = world.try_pretrain("refused", 1, telemetry="off", on_straggler="checkpoint-and-exit")
+        self.assertEqual(refused.code, 2, refused)
+        self.assertIn("--telemetry on", refused.err)
+
     def test_a_prompt_that_leaves_no_room_and_a_split_model_that_cannot_write_are_refused(self):
         for changes, ranks, words in (({"sample_prompt": "Ada sees " * 40}, 1, "possible are 1 to 63"),
                                       ({"sample_prompt": "Ada", "shard": "tp=2"}, 2, "--sample-prompt")):

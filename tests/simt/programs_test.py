@@ -161,6 +161,32 @@ class EightBits(unittest.TestCase):
         self.assertIn("give --precision bf16", ended.err)
 
 
+class Sensors(unittest.TestCase):
+    STATE = {"name": "NVIDIA GB10", "uuid": "GPU-00000000-0000-0000-0000-000000000000", "clock": 2405, "milliwatts": 89000,
+             "temperature": 70, "reasons": 4}
+
+    def train(self, output, library):
+        state = world.path(f"{output}.nvml")
+        state.write_text("".join(f"{name} {value}\n" for name, value in self.STATE.items()))
+        arguments = world.arguments(world.path(output), 2, device="cuda", **SMALL)
+        ended = succeed(1, PRETRAIN, *arguments, seconds=300, environment={
+            **EMULATED, "TANDEM_NVML_LIBRARY": str(library), "TANDEM_EMULATED_NVML": str(state)})
+        return world.step_lines(output), ended.err
+
+    def test_each_step_has_what_the_device_tells_and_nothing_of_what_it_does_not(self):
+        steps, log = self.train("sensed", BUILD / "tests" / "libemulated_nvml.so")
+        self.assertNotIn("not recorded", log)
+        for line in steps:
+            self.assertEqual([line[name] for name in ("rank_clock_megahertz", "rank_power_watts", "rank_temperature_celsius",
+                                                      "rank_throttle_reasons", "power_watts")], [[2405], [89], [70], [4], 89])
+            self.assertAlmostEqual(line["tokens_per_joule"] * 89 / line["tokens_per_second"], 1, delta=1e-4)
+
+    def test_without_a_driver_it_is_told_and_the_run_goes_on(self):
+        steps, log = self.train("unsensed", "libno-such-nvml.so")
+        self.assertIn("clocks, power and temperature of the device are not recorded: NVML cannot be used", log)
+        self.assertFalse(any("rank_clock_megahertz" in line for line in steps))
+
+
 class Attention(unittest.TestCase):
     def test_what_ran_and_its_rate_stand_in_the_log_in_run_json_and_in_the_answer(self):
         arguments = world.arguments(world.path("paths"), 2, device="cuda", **SMALL, model=WIDE, precision="bf16")

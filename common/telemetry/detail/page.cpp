@@ -11,7 +11,7 @@ namespace tandem::telemetry::page {
 namespace {
 
 constexpr std::size_t mostPoints = 400;  // of a curve: more cannot be seen
-constexpr double width = 640, height = 220, left = 64, right = 12, bottom = 26, top = 10;
+constexpr double width = 640, height = 220, left = 84, right = 12, bottom = 26, top = 10;
 constexpr std::size_t hues = 8;
 constexpr std::ptrdiff_t leastToSmooth = 160;  // points
 constexpr int mostTicks = 12;                  // of an abscissa

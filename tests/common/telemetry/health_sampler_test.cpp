@@ -4,6 +4,8 @@
 
 #include <gtest/gtest.h>
 
+#include <thread>
+
 #include "tests/common/telemetry/emulated_device.h"
 
 namespace tandem::telemetry {
@@ -52,6 +54,14 @@ TEST(HealthSampler, samplesByItself) {
   std::int64_t samples = 0;
   while (samples < 5) samples += sampler.take().samples - 1;  // ends, or the test's time does
   SUCCEED();
+}
+
+TEST(HealthSampler, samplesLessOftenWhereThatWouldTakeMoreThanItsShareOfTheTime) {
+  HealthSampler sampler(nullptr, HostSensors(), milliseconds(1), 1e-9);  // the next one but one in some days
+  while (sampler.take().samples < 2) {
+  }
+  std::this_thread::sleep_for(milliseconds(30));
+  EXPECT_EQ(sampler.take().samples, 1);
 }
 
 }  // namespace

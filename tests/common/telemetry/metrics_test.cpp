@@ -37,11 +37,14 @@ TEST(Metrics, aStepHasTheNamesOfTheDesign) {
 
 TEST(Metrics, aStepHasWhatEachRankReportsAndLeavesOutWhatNoneDoes) {
   StepMetrics metrics{.step = 1, .tokensPerSecond = 1000, .powerWatts = 50};
-  metrics.ranks = {{.computeSeconds = 0.5, .clockMegahertz = 2405}, {.computeSeconds = 1.0 / 3}};
+  metrics.ranks = {{.computeSeconds = 0.5, .checkpointSeconds = 2, .clockMegahertz = 2405, .majorFaults = 7},
+                   {.computeSeconds = 1.0 / 3}};
   metrics.straggler = "rank 1";
   const json line = json::parse(toJson(metrics));
   EXPECT_EQ(line.at("rank_compute_seconds"), json({0.5, 0.333333}));
   EXPECT_EQ(line.at("rank_clock_megahertz"), json({2405.0, nullptr}));
+  EXPECT_EQ(line.at("rank_checkpoint_seconds"), json({2.0, nullptr}));
+  EXPECT_EQ(line.at("rank_major_faults"), json({7.0, nullptr}));
   EXPECT_FALSE(line.contains("rank_power_watts"));
   EXPECT_EQ(line.at("tokens_per_joule"), 20);
   EXPECT_EQ(line.at("straggler"), "rank 1");

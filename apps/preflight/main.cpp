@@ -97,10 +97,10 @@ void hashFiles(const train::TrainOptions* run, telemetry::RankFacts& facts) {
     facts.hashes["pretrain (" + facts.versions["architecture"] + ")"] = telemetry::hashOfContent(trainer);
   }
   if (run == nullptr) return;
-  for (const std::string& text : run->data) {
-    const std::filesystem::path path = data::parseWeightedPath(text).path;
-    facts.hashes[path.string()] = telemetry::hashOfContent(path);
-  }
+  std::vector<std::filesystem::path> files{run->model};
+  for (const std::string& text : run->data) files.push_back(data::parseWeightedPath(text).path);
+  for (const std::string& text : run->validation) files.emplace_back(text);
+  for (const std::filesystem::path& file : files) facts.hashes[file.string()] = telemetry::hashOfContent(file);
 }
 
 void planRun(const train::TrainOptions& run, int ranks, telemetry::RankFacts& facts) {
@@ -175,6 +175,10 @@ class Preflight {
     if (world_.size() > 1) facts.set(reading::clockSkew, telemetry::measureClockSkew(world_));
     TANDEM_LOG(info) << "holding the load for " << seconds << " s on " << world_.size() << " ranks";
     telemetry::measureCompute(world_, *chosen_.backend, *chosen_.stream, *sampler_, seconds, facts);
+    if (const std::string path = chosen_.backend->attentionReport(); !path.empty()) {
+      // Without its rate, which differs from rank to rank.
+      facts.versions["attention"] = path.substr(0, path.find(" at "));
+    }
     TANDEM_LOG(info) << "measuring the links";
     const bool onDevice = chosen_.exchange != nullptr;
     const std::int64_t gather = (options_.quick ? 64 : onDevice ? 1024 : 256) * mebibyte;

@@ -35,6 +35,7 @@ void readInto(const json& object, DeviceLimits& limits) {
   limits.linkParts = link.value("parts", std::vector<std::string>{});
   limits.linkMtu = link.value("mtu", std::int64_t{0});
   limits.linkMegabitsPerSecond = link.value("megabits_per_second", std::int64_t{0});
+  limits.linkPartRate = link.value("part_bytes_per_second", 0.0);
 }
 
 }  // namespace

@@ -31,7 +31,8 @@ struct DeviceLimits {
   // A port that shows up as several interfaces, each a part of its rate: the beginnings of their names.
   std::vector<std::string> linkParts;
   std::int64_t linkMtu = 0;                // recommended; 0: no matter
-  std::int64_t linkMegabitsPerSecond = 0;  // of each
+  std::int64_t linkMegabitsPerSecond = 0;  // that each reports
+  double linkPartRate = 0;                 // bytes per second that one part alone carries; 0: unknown
   std::string powerCycle;                  // how to take all power from it
 };
 

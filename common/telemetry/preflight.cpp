@@ -35,6 +35,8 @@ void writeProjection(const TrialFacts& trial, std::ostream& out) {
     const double kilowattHours = *trial.joules * static_cast<double>(trial.stepsOfTheRun) / 3.6e6;
     out << detail::numberText(*trial.joules / trial.stepSeconds, "W", 0) << " by " << trial.joulesOf << ", "
         << detail::numberText(kilowattHours, "kWh", 2) << " for the run\n";
+  } else {
+    out << "energy is not known: neither devices nor packages tell it on every node\n";
   }
 }
 

@@ -15,13 +15,14 @@ struct Compared {
   const char* name;
   const char* subject;
 };
-constexpr std::array<Compared, 6> compared{{
+constexpr std::array<Compared, 7> compared{{
     {reading::matrixRate, "matrix products beside other ranks"},
     {reading::gemvBandwidth, "matrix times vector beside other ranks"},
     {reading::readBandwidth, "reading memory beside other ranks"},
     {reading::copyBandwidth, "copying memory beside other ranks"},
     {reading::attentionRate, "attention beside other ranks"},
     {reading::deviceClock, "clock beside other ranks"},
+    {reading::hostClock, "clock of the processors beside other ranks"},
 }};
 
 // As a part of what the others reach. A run goes at the pace of its slowest rank: 0.85 costs a sixth of everything.
@@ -61,8 +62,9 @@ void compareGroup(const Group& group, const Compared& what, std::vector<Check>& 
   if (values.size() < 2) return;
   const Reference reference = referenceOf(values);
   if (reference.value <= 0) return;
-  // Ranks on the processors of a host share its memory, and not evenly.
-  const bool isDecisive = !group.front()->device.empty() || what.name == reading::matrixRate;
+  // Ranks on the processors of a host share its memory, and not evenly; and beside a device, processors wait.
+  const bool isDecisive =
+      what.name == reading::matrixRate || (!group.front()->device.empty() && what.name != reading::hostClock);
   bool anyOutlier = false;
   for (const RankFacts* rank : group) {
     const std::optional<double> value = rank->get(what.name);

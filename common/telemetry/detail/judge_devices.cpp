@@ -13,6 +13,9 @@ namespace tandem::telemetry::detail {
 namespace {
 
 constexpr double loaded = 0.8;  // utilisation below which clocks say nothing
+// A clock that its owner has set is reached but for this: a limit for free clocks, scaled, would let more pass.
+constexpr double lockedPart = 0.95;
+constexpr double heldPart = 0.9;  // of the rate that a load began with, at its end
 
 struct Quantity {
   const char* name;
@@ -45,6 +48,7 @@ class Patient {
  public:
   Patient(const RankFacts& rank, const DeviceLimits& limits, const std::optional<double>& lockedClock)
       : rank_(rank), limits_(limits) {
+    lockedClock_ = lockedClock;
     if (lockedClock && limits.nominalClockMegahertz) {
       clockScale_ = std::min(1.0, *lockedClock / *limits.nominalClockMegahertz);
     }
@@ -58,7 +62,11 @@ class Patient {
     const auto found = limits_.limits.find(quantity.name);
     if (found == limits_.limits.end()) return std::nullopt;
     const double scale = quantity.scalesWithClock ? clockScale_ : 1;
-    return Limit{found->second.pass * scale, found->second.fail * scale};
+    Limit limit{found->second.pass * scale, found->second.fail * scale};
+    if (lockedClock_ && quantity.name == reading::deviceClock) {
+      limit.pass = std::min(found->second.pass, lockedPart * *lockedClock_);
+    }
+    return limit;
   }
 
   std::optional<Verdict> verdict(const char* name) const {
@@ -77,6 +85,7 @@ class Patient {
  private:
   const RankFacts& rank_;
   const DeviceLimits& limits_;
+  std::optional<double> lockedClock_;
   double clockScale_ = 1;
 };
 
@@ -186,6 +195,10 @@ std::string measuredText(const RankFacts& rank) {
     if (const auto value = rank.get(quantity.name))
       text += ", " + std::string(quantity.subject) + " " + quantity.text(*value);
   }
+  if (rank.device.empty()) {
+    if (const auto clock = rank.get(reading::hostClock)) text += ", clock under load " + megahertzText(*clock);
+    if (const auto heat = rank.get(reading::hostTemperature)) text += ", temperature " + celsiusText(*heat);
+  }
   return text.empty() ? "none known" : "none known; measured " + text.substr(2);
 }
 
@@ -207,6 +220,21 @@ void judgeUnknown(const RankFacts& rank, std::vector<Check>& checks) {
   }
 }
 
+// What sags under a load that lasts says so only to who looks twice. A warning: what it sags to is judged above.
+void judgeHeldRate(const RankFacts& rank, std::vector<Check>& checks) {
+  const std::optional<double> held = rank.get(reading::matrixRateHeld);
+  if (!held) return;
+  const bool holds = *held >= heldPart;
+  checks.push_back(
+      {.subject = "rate at the end of the load",
+       .place = placeOf(rank),
+       .verdict = holds ? Verdict::go : Verdict::warning,
+       .value = numberText(*held, "x that at its beginning", 2),
+       .limit = "at least " + ratioText(heldPart),
+       .advice =
+           holds ? "" : "it will be slower still in hours: look at heat and supply, or at what else began to run"});
+}
+
 }  // namespace
 
 void judgeDevices(const Evidence& evidence, const std::vector<DeviceLimits>& limits, std::vector<Check>& checks) {
@@ -220,6 +248,7 @@ void judgeDevices(const Evidence& evidence, const std::vector<DeviceLimits>& lim
     } else {
       judgeKnown({rank, *own, evidence.lockedClockMegahertz}, checks);
     }
+    judgeHeldRate(rank, checks);
   }
 }
 

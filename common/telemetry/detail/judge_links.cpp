@@ -95,10 +95,17 @@ void judgeGather(const Evidence& evidence, const DeviceLimits* limits, std::vect
     check.verdict = verdictOf(largest.bytesPerSecond, limit->second, Better::more);
     check.limit =
         "at least " + bandwidthText(limit->second.pass) + ", no-go below " + bandwidthText(limit->second.fail);
-    if (check.verdict != Verdict::go) {
+    if (check.verdict == Verdict::noGo) {
       check.advice =
-          "about half: one half of the port is idle or wired x2 (old firmware); about 3 GB/s: NCCL_IB_HCA does "
-          "not name all adapters, or NCCL took another network; see docs/spark.md";
+          "about 3 GB/s: NCCL_IB_HCA does not name all adapters, or NCCL took another network; see docs/spark.md";
+    } else if (evidence.ranks.size() == 2 && largest.bytesPerSecond <= limits->linkPartRate) {
+      check.verdict = Verdict::noGo;
+      check.limit = "more than the " + bandwidthText(limits->linkPartRate) + " of one half of the port";
+      check.advice =
+          "one half of the port is idle (NCCL_IB_HCA is to name all adapters) or wired x2 by old firmware; see "
+          "docs/spark.md";
+    } else if (check.verdict == Verdict::warning) {
+      check.advice = "MTU 9000 on both ends gives a fifth more; see docs/spark.md";
     }
   }
   checks.push_back(check);

@@ -16,7 +16,7 @@ struct VersionRule {
   Verdict onMismatch;  // noGo where both sides must speak the same
   const char* advice;
 };
-constexpr std::array<VersionRule, 10> rules{{
+constexpr std::array<VersionRule, 11> rules{{
     {"Tandem", Verdict::noGo, "install the same build on all nodes"},
     {"MPI", Verdict::noGo, "install the same MPI on all nodes"},
     {"HDF5", Verdict::noGo, "install the same HDF5 on all nodes"},
@@ -27,6 +27,7 @@ constexpr std::array<VersionRule, 10> rules{{
     {"kernel", Verdict::warning, "bring the nodes to one kernel, or rule it out when something differs"},
     {"architecture", Verdict::warning, "results of different processors differ in their last bits"},
     {"processor", Verdict::warning, "the slowest kind sets the pace; leave it out, or give each its share"},
+    {"attention", Verdict::warning, "install the same cuDNN on all nodes, or name a path: --attention"},
 }};
 
 using HostsByText = std::map<std::string, std::set<std::string>>;
@@ -63,26 +64,42 @@ void judgeHashes(const Evidence& evidence, std::vector<Check>& checks) {
   }
 }
 
-// NCCL 2.28.9 to 2.29.2 deadlock on aarch64, whose weaker order of memory their compare-and-swap does not hold against
-// (NVIDIA/nccl issue 2353; mended in 2.29.3).
-bool isKnownBadNccl(const std::string& version, const std::string& architecture) {
+// A range of versions with a fault on aarch64, whose weaker order of memory they do not hold against or whose machines
+// show it; where two hold, the first.
+struct NcclFault {
+  int first, last;
+  Verdict verdict;
+  const char* what;
+};
+constexpr std::array<NcclFault, 3> ncclFaults{{
+    {22809, 22902, Verdict::noGo, "2.28.9 to 2.29.2 deadlock on aarch64"},            // NVIDIA/nccl issue 2353
+    {0, 22902, Verdict::warning, "2.29.3 or newer is advised on aarch64"},            // before it
+    {23007, 23007, Verdict::warning, "the receiver over RoCE was seen to deadlock"},  // NVIDIA/nccl issue 2334
+}};
+
+const NcclFault* faultOf(const std::string& version, const std::string& architecture) {
   int major = 0, minor = 0, patch = 0;
-  if (architecture != "aarch64" || std::sscanf(version.c_str(), "%d.%d.%d", &major, &minor, &patch) != 3) return false;
+  if (architecture != "aarch64" || std::sscanf(version.c_str(), "%d.%d.%d", &major, &minor, &patch) != 3) {
+    return nullptr;
+  }
   const int number = major * 10000 + minor * 100 + patch;
-  return number >= 22809 && number <= 22902;
+  const auto* found =
+      std::ranges::find_if(ncclFaults, [&](const NcclFault& one) { return number >= one.first && number <= one.last; });
+  return found == ncclFaults.end() ? nullptr : found;
 }
 
 void judgeNccl(const Evidence& evidence, std::vector<Check>& checks) {
   for (const RankFacts* rank : firstOfEachHost(evidence.ranks)) {
     const auto version = rank->versions.find("NCCL"), architecture = rank->versions.find("architecture");
     if (version == rank->versions.end() || architecture == rank->versions.end()) continue;
-    if (!isKnownBadNccl(version->second, architecture->second)) continue;
+    const NcclFault* fault = faultOf(version->second, architecture->second);
+    if (fault == nullptr) continue;
     checks.push_back({.subject = "NCCL version",
                       .place = rank->host,
-                      .verdict = Verdict::noGo,
+                      .verdict = fault->verdict,
                       .value = version->second + " on aarch64",
-                      .limit = "2.28.9 to 2.29.2 deadlock on aarch64",
-                      .advice = "install NCCL 2.29.3 or newer"});
+                      .limit = fault->what,
+                      .advice = "install NCCL 2.29.3 or newer, best 2.31.2"});
   }
 }
 

@@ -165,6 +165,16 @@ TEST_F(SparkPair, limitsFollowALockedClock) {
   const std::vector<Check> checks = judged();
   EXPECT_EQ(find(checks, "clock under load")->verdict, Verdict::go);
   EXPECT_EQ(find(checks, "matrix products")->verdict, Verdict::go);
+  second().readings[reading::deviceClock] = 1850;  // less than 95 % of what is set
+  EXPECT_EQ(find(judged(), "clock under load", "rank 1 (spark-b)")->verdict, Verdict::warning);
+}
+
+TEST_F(SparkPair, aRateThatSagsUnderALastingLoadIsAWarning) {
+  second().readings[reading::matrixRateHeld] = 0.85;
+  const std::vector<Check> checks = judged();
+  EXPECT_TRUE(isGo(checks));
+  EXPECT_EQ(find(checks, "rate at the end of the load", "rank 0 (spark-a)")->verdict, Verdict::go);
+  EXPECT_EQ(find(checks, "rate at the end of the load", "rank 1 (spark-b)")->verdict, Verdict::warning);
 }
 
 TEST_F(SparkPair, halfALinkIsANoGo) {
@@ -175,6 +185,15 @@ TEST_F(SparkPair, halfALinkIsANoGo) {
 TEST_F(SparkPair, theRateOfHalfALinkIsANoGoEvenWhereBothLookUp) {
   evidence_.links.gathers = {{1 << 30, 12.2e9}};
   expectNoGo("all-gather", "12.2 GB/s", "one half of the port");
+}
+
+TEST_F(SparkPair, anExchangeOverAnotherNetworkIsANoGoAndOneOfSmallPacketsAWarning) {
+  evidence_.links.gathers = {{1 << 30, 3e9}};
+  expectNoGo("all-gather", "3.0 GB/s", "NCCL took another network");
+  evidence_.links.gathers = {{1 << 30, 18.9e9}};
+  EXPECT_TRUE(isGo(judged()));
+  EXPECT_EQ(find(judged(), "all-gather")->verdict, Verdict::warning);
+  EXPECT_NE(find(judged(), "all-gather")->advice.find("MTU"), std::string::npos);
 }
 
 TEST_F(SparkPair, differentMtusAreANoGo) {
@@ -208,8 +227,14 @@ TEST_F(SparkPair, anNcclThatDeadlocksIsANoGoOnArmOnly) {
     second().versions["NCCL"] = version;
     EXPECT_NE(find(judged(), "NCCL version", "spark-b"), nullptr) << version;
   }
+  for (const char* version : {"2.28.3", "2.30.7"}) {
+    for (RankFacts& rank : evidence_.ranks) rank.versions["NCCL"] = version;
+    EXPECT_TRUE(isGo(judged())) << version;
+    EXPECT_EQ(find(judged(), "NCCL version", "spark-b")->verdict, Verdict::warning) << version;
+  }
   for (RankFacts& rank : evidence_.ranks) rank.versions["NCCL"] = "2.29.3";
   EXPECT_TRUE(isGo(judged()));
+  EXPECT_EQ(find(judged(), "NCCL version"), nullptr);
   for (RankFacts& rank : evidence_.ranks) rank.versions["NCCL"] = "2.28.9";
   for (RankFacts& rank : evidence_.ranks) rank.versions["architecture"] = "x86_64";
   EXPECT_TRUE(isGo(judged()));
@@ -221,6 +246,13 @@ TEST_F(SparkPair, differentLibrariesAreANoGoAndDifferentKernelsAWarning) {
   EXPECT_TRUE(isGo(judged()));
   second().versions["MPI"] = "Open MPI 5.0.3";
   expectNoGo("MPI", "Open MPI 5.0.3 on spark-b", "install the same MPI");
+}
+
+TEST_F(SparkPair, differentPathsOfAttentionAreAWarning) {
+  for (RankFacts& rank : evidence_.ranks) rank.versions["attention"] = "Attention by cuDNN 9.14";
+  EXPECT_EQ(find(judged(), "attention", "all nodes")->verdict, Verdict::go);
+  second().versions["attention"] = "Attention by own kernels";
+  EXPECT_EQ(find(judged(), "attention", "all nodes")->verdict, Verdict::warning);
 }
 
 TEST_F(SparkPair, anotherDatasetUnderTheSameNameIsANoGo) {
@@ -271,6 +303,8 @@ TEST_F(SparkPair, theReportsHoldTheVerdictTheAdviceAndTheFacts) {
   EXPECT_NE(table.find("unplug its supply"), std::string::npos) << table;
   EXPECT_NE(table.find("36000 steps in 20h"), std::string::npos) << table;
   EXPECT_NE(table.find("3.00 kWh"), std::string::npos) << table;
+  evidence_.trial->joules.reset();
+  EXPECT_NE(preflightTable(checks, evidence_).find("energy is not known"), std::string::npos);
   EXPECT_TRUE(table.ends_with("\nno-go\n")) << table;
   const auto json = nlohmann::json::parse(preflightJson(checks, evidence_));
   EXPECT_EQ(json.at("go"), false);
@@ -318,6 +352,16 @@ TEST_F(Cluster, differentDevicesAreNotCompared) {
   take({1e12, 0.2e12});
   evidence_.ranks[1].device = "another";
   EXPECT_TRUE(isGo(judged()));
+}
+
+TEST_F(Cluster, aLowClockOfProcessorsIsAWarning) {
+  take({1e12, 1e12});
+  evidence_.ranks[0].readings[reading::hostClock] = 3000;
+  evidence_.ranks[1].readings[reading::hostClock] = 1200;
+  const std::vector<Check> checks = judged();
+  EXPECT_TRUE(isGo(checks));
+  EXPECT_EQ(find(checks, "clock of the processors beside", "rank 1 (node-1)")->verdict, Verdict::warning);
+  EXPECT_NE(find(checks, "limits of these processors")->value.find("clock under load 3000 MHz"), std::string::npos);
 }
 
 TEST_F(Cluster, stolenTimeIsToldAndMuchOfItIsANoGo) {

@@ -127,6 +127,9 @@ take_submission() {
     finetune_options+=(--seed "$TANDEM_SEED")
 }
 
+# Nodes that runs are not to be put on.
+bad_nodes() { cut -d ' ' -f 1 "$data/bad-nodes" | sort -u; }
+
 # What launch needs to know of it.
 use_profile() {
     ranks=$((nodes * ranks_per_node))

@@ -26,12 +26,16 @@ source jobscripts/mpirun/launch.sh
 source jobscripts/mpirun/profile.sh
 source jobscripts/mpirun/stages.sh
 
-say() { echo "$(date '+%F %T') job $SLURM_JOB_ID: $*"; }
+# What Slurm's commands are to act on: of an array this task alone, the number of whose job may be that of the array.
+job=${SLURM_ARRAY_JOB_ID:+${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID}
+job=${job:-$SLURM_JOB_ID}
+
+say() { echo "$(date '+%F %T') job $job: $*"; }
 
 # Seconds until the job's time limit; nothing where it has none.
 seconds_left() {
     local end
-    end=$(squeue --noheader --jobs="$SLURM_JOB_ID" --format=%e)
+    end=$(squeue --noheader --jobs="$job" --format=%e)
     [[ $end =~ ^[0-9]{4}- ]] || return 0
     echo $(($(date -d "$end" +%s) - $(date +%s)))
 }
@@ -53,31 +57,40 @@ await_slurm() {
     wait $!
 }
 
-job_state() { squeue --noheader --jobs="$SLURM_JOB_ID" --states=all --format=%T; }
+job_state() { squeue --noheader --jobs="$job" --states=all --format=%T; }
 
 queue_again() {
     say "queued again: $*"
     trap '' TERM # there is something left to do while Slurm ends this script
-    scontrol requeue "$SLURM_JOB_ID" || return
+    scontrol requeue "$job" || return
     leave_out_bad_nodes
     trap - TERM
     sleep 60 & # Slurm ends this script now
     wait $!
 }
 
-# The run folder's bad-nodes, a line a node: its name, and why later starts are not to be put on it. For people to strike
-# out again.
+# The run folder's bad-nodes (one for all seeds), a line a node: its name, and why later starts are not to be put on it.
+# For people to strike out again.
 note_bad_node() { # NODE REASON
-    [[ ! -f $run/bad-nodes ]] || ! grep -q "^$1 " "$run/bad-nodes" || return 0
-    echo "$1 $(date '+%F %T') job $SLURM_JOB_ID: $2" >>"$run/bad-nodes"
+    [[ ! -f $data/bad-nodes ]] || ! grep -q "^$1 " "$data/bad-nodes" || return 0
+    echo "$1 $(date '+%F %T') job $job: $2" >>"$data/bad-nodes"
     say "node $1 will be left out: $2"
 }
 
 # Slurm takes this only of a job that waits.
 leave_out_bad_nodes() {
-    [[ -s $run/bad-nodes ]] || return 0
-    scontrol update jobid="$SLURM_JOB_ID" excnodelist="$(cut -d ' ' -f 1 "$run/bad-nodes" | sort -u | paste -sd,)" ||
-        say "the nodes in $run/bad-nodes could not be left out"
+    [[ -s $data/bad-nodes ]] || return 0
+    scontrol update jobid="$job" excnodelist="$(bad_nodes | paste -sd,)" ||
+        say "the nodes in $data/bad-nodes could not be left out"
+}
+
+# False, with the reason, where too few nodes are left for the job ever to start again.
+enough_nodes_are_left() {
+    local left
+    left=$(sinfo --noheader --Node --partition="$SLURM_JOB_PARTITION" --format=%N | sort -u | grep -cvxF "$(bad_nodes)")
+    ((left < nodes)) || return 0
+    say "given up: without the nodes in $data/bad-nodes the partition has $left, and the run takes $nodes"
+    return 1
 }
 
 # Notes those nodes of the job that preflight's no-go lines name. False where it names none, or all of them: then there is
@@ -92,15 +105,27 @@ note_nodes_of_no_go() {
     for node in "${bad[@]}"; do note_bad_node "$node" "preflight's no-go"; done
 }
 
+# The nodes of this turn. A job of chain.sh may have fewer than it was submitted with, where its owner has told Slurm so
+# (scontrol update jobid=ID numnodes=N numtasks=RANKS) for want of a node that is lost for good.
+take_nodes() { # STAGE
+    local least=$nodes tasks=${SLURM_NTASKS_PER_NODE:-1}
+    [[ -z ${TANDEM_FOLDER:-} ]] || least=1
+    ((SLURM_JOB_NUM_NODES >= least && SLURM_JOB_NUM_NODES <= nodes && tasks == ranks_per_node)) ||
+        profile_error "the job has $SLURM_JOB_NUM_NODES nodes with $tasks ranks each; submit it by slurm/chain.sh --from $1," \
+            "or with --nodes=$nodes --ntasks-per-node=$ranks_per_node --cpus-per-task=$threads"
+    ((SLURM_JOB_NUM_NODES == nodes)) || say "on $SLURM_JOB_NUM_NODES of $nodes nodes"
+    nodes=$SLURM_JOB_NUM_NODES
+    ranks=$((nodes * ranks_per_node))
+}
+
 run_job() {
     local stage=$1 code=0 first lost node seconds=
+    [[ -z ${SLURM_ARRAY_TASK_ID:-} ]] || export TANDEM_SEED=$SLURM_ARRAY_TASK_ID
     read_profile "$2"
-    ((${SLURM_NTASKS:-$ranks} == ranks)) ||
-        profile_error "nodes x ranks_per_node are $ranks ranks, but the job has ${SLURM_NTASKS:-}; submit it by slurm/chain.sh" \
-            "--from $stage, or with --nodes=$nodes --ntasks-per-node=$ranks_per_node --cpus-per-task=$threads"
+    take_nodes "$stage"
     # shellcheck disable=SC2034  # for stages.sh
     [[ $stage != finetune ]] || training=chat
-    may_start "slurm-$SLURM_JOB_ID" || exit 1
+    may_start "slurm-$job" || exit 1
     first=$(newest_step)
     say "$stage on $SLURM_JOB_NODELIST, start $((${SLURM_RESTART_COUNT:-0} + 1)), newest checkpoint: step $first"
     # At each start: the nodes may be others than the last time.
@@ -119,7 +144,7 @@ run_job() {
     say "$stage ended with exit code $code, newest checkpoint: step $(newest_step)"
     case $code in 0 | 2 | 3) exit "$code" ;; esac
     if ((code == 4)); then
-        note_nodes_of_no_go || exit 4
+        if ! note_nodes_of_no_go || ! enough_nodes_are_left; then exit 4; fi
         queue_again "on other nodes" || exit 4
     fi
     # Cancelled, or queued again by Slurm itself: to stay so.
@@ -136,6 +161,7 @@ run_job() {
         await_slurm
         # It has seen nothing.
         while read -r node; do note_bad_node "$node" "it started no process"; done <<<"$lost"
+        enough_nodes_are_left || exit "$code"
         queue_again "a node was lost" || exit "$code"
     elif ((code > 128)); then
         queue_again "a rank was killed" || exit "$code"

@@ -15,47 +15,14 @@ read_options "$@"
 need_root_and_slurm
 source "$tree/tests/cluster/network_hosts.sh"
 
-folder=$(mktemp -d /tmp/tandem-cut.XXXXXX)
-export TANDEM_HOSTS=tandem$$- # for host_agent.sh
-subnet=10.83.$(($$ % 250))
-failed=1
-finish() {
-    hosts_down "$TANDEM_HOSTS"
-    [[ $failed == 0 ]] || tail -n 60 "$folder"/*.log || true
-    rm -rf "$folder"
-}
-trap finish EXIT
-trap 'exit 1' INT TERM
+begin_on_two_hosts cut
+make_profile_of_two_hosts \
+    "pretrain_options=(--model $folder/model.json --steps 600 --batch-tokens 2048 --sequence-length 32 --learning-rate 3e-3" \
+    '    --checkpoint-every 20 --keep 0)' \
+    watchdog=8 keepalive_time=10 keepalive_interval=2 seconds_to_end=5
 
-make_corpus >"$folder/corpus.jsonl"
-make_model >"$folder/model.json"
-mkdir "$folder/run"
-printf '%s slots=1\n' "$subnet.1" "$subnet.2" >"$folder/hosts"
-cat >"$folder/profile.env" <<PROFILE
-bin=$bin
-run=$folder/run
-corpus=($folder/corpus.jsonl)
-train_tokenizer_options=(--vocab-size 320 --pattern gpt2)
-encode_options=(--val-fraction 0.1)
-pretrain_options=(--model $folder/model.json --steps 600 --batch-tokens 2048 --sequence-length 32 --learning-rate 3e-3
-    --checkpoint-every 20 --keep 0)
-nodes=2
-hostfile=$folder/hosts
-interfaces=$subnet.0/24
-watchdog=8
-keepalive_time=10
-keepalive_interval=2
-seconds_to_end=5
-mpirun_options=(--mca plm_rsh_agent $tree/tests/cluster/host_agent.sh)
-PROFILE
-
-stage() { # STAGE, on host 1
-    on_host "$TANDEM_HOSTS" 1 "$tree/jobscripts/mpirun/$1.sh" "$folder/profile.env" >>"$folder/$1.log" 2>&1 </dev/null
-}
-
-hosts_up "$TANDEM_HOSTS" "$subnet"
-stage tokenize || fail "tokenize on two hosts"
-stage pretrain &
+stage_on_host_1 tokenize || fail "tokenize on two hosts"
+stage_on_host_1 pretrain &
 training=$!
 await_checkpoint run 60
 cut_link "$TANDEM_HOSTS" 2
@@ -73,7 +40,7 @@ grep -q 'watchdog: rank 0 of 2 on h1: .* has been waiting' "$folder/pretrain.log
 echo "passed: a cut link ends the run, after $((SECONDS - cut_at)) s, with exit code $code and a word from the watchdog"
 
 heal_link "$TANDEM_HOSTS" 2
-stage pretrain || fail "pretrain.sh after the link was healed: exit code $?"
+stage_on_host_1 pretrain || fail "pretrain.sh after the link was healed: exit code $?"
 grep -q "resumed from" "$folder/pretrain.log" || fail "the run was begun anew"
 expect_every_step_once "$folder/run" 600
 echo "passed: once the link is healed, the same command finishes the run"

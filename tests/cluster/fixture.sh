@@ -90,3 +90,49 @@ await_checkpoint() { # RUN SECONDS
         sleep 0.2
     done
 }
+
+# For tests with mpirun on the two hosts of network_hosts.sh, which is to be sourced first. The test sets failed=0 when all
+# has passed.
+#
+#   begin_on_two_hosts NAME               sets folder, subnet and TANDEM_HOSTS, makes corpus and model, and takes all down
+#                                         again at the end, printing the logs where it fails
+#   make_profile_of_two_hosts LINE...     profile.env with these lines beside what all such tests need
+#   stage_on_host_1 STAGE                 mpirun/STAGE.sh with that profile; its output is added to STAGE.log
+begin_on_two_hosts() {
+    folder=$(mktemp -d "/tmp/tandem-$1.XXXXXX")
+    export TANDEM_HOSTS=tandem$$- # for host_agent.sh
+    subnet=10.83.$(($$ % 250))    # of namespaces of its own
+    failed=1
+    trap end_of_two_hosts EXIT
+    trap 'exit 1' INT TERM
+    make_corpus >"$folder/corpus.jsonl"
+    make_model >"$folder/model.json"
+    mkdir "$folder/run"
+    printf '%s slots=1\n' "$subnet.1" "$subnet.2" >"$folder/hosts"
+    hosts_up "$TANDEM_HOSTS" "$subnet"
+}
+
+end_of_two_hosts() {
+    hosts_down "$TANDEM_HOSTS"
+    [[ $failed == 0 ]] || tail -n 60 "$folder"/*.log || true
+    rm -rf "$folder"
+}
+
+make_profile_of_two_hosts() {
+    cat >"$folder/profile.env" <<PROFILE
+bin=$bin
+run=$folder/run
+corpus=($folder/corpus.jsonl)
+train_tokenizer_options=(--vocab-size 320 --pattern gpt2)
+encode_options=(--val-fraction 0.1)
+nodes=2
+hostfile=$folder/hosts
+interfaces=$subnet.0/24
+mpirun_options=(--mca plm_rsh_agent $tree/tests/cluster/host_agent.sh)
+PROFILE
+    printf '%s\n' "$@" >>"$folder/profile.env"
+}
+
+stage_on_host_1() {
+    on_host "$TANDEM_HOSTS" 1 "$tree/jobscripts/mpirun/$1.sh" "$folder/profile.env" >>"$folder/$1.log" 2>&1 </dev/null
+}

@@ -56,6 +56,23 @@ test_the_chain_starts_pretrain_again_when_its_time_is_up() {
     echo "passed: the chain starts pretrain again when its time is up"
 }
 
+test_the_chain_is_printed_and_seeds_are_chains_one_after_the_other() {
+    local plan code=0 chain=$tree/jobscripts/mpirun/chain.sh
+    make_profile seeds --steps 3
+    echo 'exports=()' >>"$folder/seeds.env"
+    plan=$(TANDEM_RECIPE=r.toml "$chain" --dry-run --seeds 4-5 --from pretrain "$folder/seeds.env")
+    [[ $(grep -c '^TANDEM_RECIPE=r.toml TANDEM_SEED=[45] .*/mpirun/[a-z]*.sh ' <<<"$plan") == 8 ]] ||
+        fail "--dry-run does not print four stages for each of two seeds: $plan"
+    [[ ! -e $folder/seeds ]] || fail "--dry-run has begun something"
+    mkdir "$folder/seeds"
+    cp "$folder/chain"/{tokenizer.json,train.h5,val.h5} "$folder/seeds"
+    "$chain" --seeds 4,5 --from pretrain "$folder/seeds.env" >"$folder/seeds.log" 2>&1 || fail "two seeds: exit code $?"
+    ! cmp -s "$folder"/seeds/seed-{4,5}/evaluation.json || fail "both seeds gave the same"
+    "$chain" --seeds 4+5 "$folder/seeds.env" >"$folder/refused.log" 2>&1 || code=$?
+    ((code == 2)) || fail "a list of seeds that is none gave exit code $code"
+    echo "passed: the chain is printed, and seeds are chains one after the other"
+}
+
 test_a_run_that_is_told_to_stop_saves_and_is_not_started_again() {
     make_profile told --steps 1000000
     cp -r "$folder/chain" "$folder/told"
@@ -107,6 +124,7 @@ test_a_no_go_stops_the_chain_before_anything_is_trained() {
 
 test_the_chain_starts_pretrain_again_when_its_time_is_up
 test_a_no_go_stops_the_chain_before_anything_is_trained
+test_the_chain_is_printed_and_seeds_are_chains_one_after_the_other
 test_a_run_that_is_told_to_stop_saves_and_is_not_started_again
 test_profiles_that_cannot_be_meant_are_refused
 failed=0

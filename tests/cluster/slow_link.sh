@@ -14,45 +14,19 @@ read_options "$@"
 need_root_and_slurm
 source "$tree/tests/cluster/network_hosts.sh"
 
-folder=$(mktemp -d /tmp/tandem-slow.XXXXXX)
-export TANDEM_HOSTS=tandem$$- # for host_agent.sh
-subnet=10.85.$(($$ % 250))
-failed=1
-finish() {
-    hosts_down "$TANDEM_HOSTS"
-    [[ $failed == 0 ]] || tail -n 60 "$folder"/*.log || true
-    rm -rf "$folder"
-}
-trap finish EXIT
-trap 'exit 1' INT TERM
+begin_on_two_hosts slow
+# Many parameters and few tokens: the exchange is most of a step, whatever else this machine does.
+make_model | sed 's/"hidden_size": 32/"hidden_size": 384/; s/"intermediate_size": 64/"intermediate_size": 768/' >"$folder/model.json"
+make_profile_of_two_hosts \
+    "pretrain_options=(--model $folder/model.json --steps 200 --batch-tokens 64 --sequence-length 32 --learning-rate 3e-4" \
+    '    --on-straggler checkpoint-and-exit --time-limit 120s)'
 
-make_corpus >"$folder/corpus.jsonl"
-# Enough parameters that an exchange is more than its beginning.
-make_model | sed 's/"hidden_size": 32/"hidden_size": 256/; s/"intermediate_size": 64/"intermediate_size": 512/' >"$folder/model.json"
-mkdir "$folder/run"
-printf '%s slots=1\n' "$subnet.1" "$subnet.2" >"$folder/hosts"
-cat >"$folder/profile.env" <<PROFILE
-bin=$bin
-run=$folder/run
-corpus=($folder/corpus.jsonl)
-train_tokenizer_options=(--vocab-size 320 --pattern gpt2)
-encode_options=(--val-fraction 0.1)
-pretrain_options=(--model $folder/model.json --steps 200 --batch-tokens 128 --sequence-length 32 --learning-rate 3e-4
-    --on-straggler checkpoint-and-exit --time-limit 120s)
-nodes=2
-hostfile=$folder/hosts
-interfaces=$subnet.0/24
-mpirun_options=(--mca plm_rsh_agent $tree/tests/cluster/host_agent.sh)
-PROFILE
-
-hosts_up "$TANDEM_HOSTS" "$subnet"
-on_host "$TANDEM_HOSTS" 1 "$tree/jobscripts/mpirun/tokenize.sh" "$folder/profile.env" >"$folder/tokenize.log" 2>&1 </dev/null ||
-    fail "tokenize on two hosts"
+stage_on_host_1 tokenize || fail "tokenize on two hosts"
 for k in 1 2; do
     tc -n "$TANDEM_HOSTS$k" qdisc replace dev eth0 root tbf rate 100mbit burst 256kb latency 20ms
 done
 # The script would start it again after its exit; what it says then is the same.
-on_host "$TANDEM_HOSTS" 1 "$tree/jobscripts/mpirun/pretrain.sh" "$folder/profile.env" >"$folder/pretrain.log" 2>&1 </dev/null &
+stage_on_host_1 pretrain &
 training=$!
 for ((i = 0; i < 600; ++i)); do
     ! grep -qs '"straggler"' "$folder/run/model/metrics.jsonl" || break

@@ -4,10 +4,11 @@
 #   1  the chain tokenize -> pretrain -> evaluate; pretrain is queued again by its time limit, and all ends by itself
 #   2  a job that fails the same way again and again is given up, and the jobs that wait for it are cancelled
 #   3  a run is warned by USR1, then loses a node that Slurm notices first, then one that the ranks notice first; it goes
-#      on by itself each time, from its newest checkpoint
+#      on by itself each time, from its newest checkpoint, at last on the node that is left
 #   4  a job that is cancelled stays so
 #   5  a job submitted by hand works, but not with other resources than the profile's
-#   6  a node that preflight finds bad is left out from then on; runs of several seeds share their tokens
+#   6  a node that preflight finds bad is left out from then on, and a job that then has too few is given up; runs of
+#      several seeds are array jobs and share their tokens
 #   7  a run that a more urgent job drives out goes on afterwards; one that fills its disk fails, and goes on with more room
 #   8  conversations: finetuning in the chain
 #
@@ -100,9 +101,9 @@ await_saving_turn() { # RUN TURN SECONDS
 
 test_the_chain_finishes_by_itself_though_its_time_is_up() {
     make_profile chain 500
-    # The first turn of pretrain lasts six seconds or less, the later ones as long as they need.
+    # The first turn of pretrain lasts ten seconds or less, the later ones as long as they need.
     # shellcheck disable=SC2016  # for the profile
-    echo '[[ ${SLURM_RESTART_COUNT:-0} -gt 0 ]] || stop_margin=594' >>"$folder/chain.env"
+    echo '[[ ${SLURM_RESTART_COUNT:-0} -gt 0 ]] || { stop_margin=590; preflight_policy=off; }' >>"$folder/chain.env"
     [[ $("$tree/jobscripts/slurm/chain.sh" --dry-run "$folder/chain.env" | grep -c '^sbatch .*sbatch ') == 3 ]] ||
         fail "--dry-run does not print three jobs"
     [[ -z $(squeue --noheader) ]] || fail "--dry-run has submitted jobs"
@@ -113,7 +114,7 @@ test_the_chain_finishes_by_itself_though_its_time_is_up() {
 
     job[tokenize]=${chain[0]} job[pretrain]=${chain[1]} job[evaluate]=${chain[2]}
     for stage in tokenize pretrain evaluate; do
-        wait_for_job "${job[$stage]}" COMPLETED 240 || fail "$stage did not complete"
+        wait_for_job "${job[$stage]}" COMPLETED 600 || fail "$stage did not complete"
     done
     [[ $(job_field "${job[pretrain]}" Restarts) == 1 ]] || fail "pretrain was not queued again once"
     expect_in_log chain pretrain "queued again: it saved and stopped"
@@ -137,9 +138,9 @@ test_a_job_that_always_fails_is_given_up_and_those_after_it_are_cancelled() {
     make_profile looping 300
     echo "bin=$folder/killed" >>"$folder/looping.env"
     submit --from pretrain "$folder/looping.env"
-    wait_for_job "${job[pretrain]}" FAILED 120 || fail "the job was not given up"
+    wait_for_job "${job[pretrain]}" FAILED 300 || fail "the job was not given up"
     expect_in_log looping pretrain "given up: restarted 1 times in a row at step 0"
-    wait_for_job "${job[evaluate]}" CANCELLED 60 || fail "evaluate waits for a job that has failed"
+    wait_for_job "${job[evaluate]}" CANCELLED 180 || fail "evaluate waits for a job that has failed"
     echo "passed: a job that always fails is given up, and those after it are cancelled"
 }
 
@@ -148,45 +149,54 @@ test_a_run_survives_a_warning_and_lost_nodes() {
     cp "$folder/chain"/{tokenizer.json,train.h5,val.h5} "$folder/nodes"
     submit --from pretrain "$folder/nodes.env"
 
-    await_saving_turn nodes 1 60
+    await_saving_turn nodes 1 180
     scancel --signal=USR1 --batch "${job[pretrain]}" # what Slurm sends a minute before the time limit
-    await_restart pretrain 1 30
+    await_restart pretrain 1 90
     expect_in_log nodes pretrain "queued again: it saved and stopped"
 
-    await_saving_turn nodes 2 60
+    await_saving_turn nodes 2 180
     scontrol update nodename=n2 state=down reason=test
-    await_restart pretrain 2 30
+    await_restart pretrain 2 90
     scontrol update nodename=n2 state=resume
     expect_in_log nodes pretrain "DUE TO NODE FAILURE"
     echo "passed: a run goes on after a node that Slurm noticed to be lost"
 
-    await_saving_turn nodes 3 60
+    await_saving_turn nodes 3 180
+    expect_in_log nodes pretrain "pretrain on n[1-2], start 3,"
     crash_node "$folder/slurm" n2
     local run=("${job[pretrain]}" "${job[evaluate]}")
     test_a_cancelled_job_stays_cancelled
     job[pretrain]=${run[0]} job[evaluate]=${run[1]}
-    await_restart pretrain 3 90
+    await_restart pretrain 3 180
     expect_in_log nodes pretrain "node n2 is lost; waiting for Slurm to notice"
-    start_node "$folder/slurm" n2
+    for stage in pretrain evaluate; do scontrol update jobid="${job[$stage]}" numnodes=1 numtasks=1; done
     for stage in pretrain evaluate; do
-        wait_for_job "${job[$stage]}" COMPLETED 240 || fail "$stage did not complete"
+        wait_for_job "${job[$stage]}" COMPLETED 600 || fail "$stage did not complete"
     done
     [[ $(job_field "${job[pretrain]}" Restarts) == 3 ]] || fail "pretrain was queued again more than three times"
+    expect_in_log nodes pretrain "on 1 of 2 nodes"
+    expect_in_log nodes pretrain "pretrain on n1, start 4,"
     expect_every_step_once "$folder/nodes" 400
-    echo "passed: a run goes on after a node whose loss the ranks noticed first"
+    start_node "$folder/slurm" n2
+    echo "passed: a run goes on, on what is left, after a node whose loss the ranks noticed first"
 }
 
 test_a_job_submitted_by_hand_has_the_resources_of_the_profile() {
     local log=$folder/by-hand.log id
     cd "$tree"
     id=$(sbatch --parsable --output="$log" jobscripts/slurm/evaluate.sbatch "$folder/chain.env")
-    wait_for_job "$id" FAILED 60 || fail "a job of one rank ran a profile of two"
+    wait_for_job "$id" FAILED 180 || fail "a job of one rank ran a profile of two"
     [[ $(job_field "$id" ExitCode) == 2:0 ]] || fail "a job of one rank with a profile of two gave not 2"
     grep -qF -- '--nodes=2 --ntasks-per-node=1 --cpus-per-task=1' "$log" || fail "the log does not say what to submit"
     rm "$folder/chain/evaluation.json"
     id=$(sbatch --parsable --output="$log" --nodes=2 jobscripts/slurm/evaluate.sbatch "$folder/chain.env")
-    wait_for_job "$id" COMPLETED 60 || fail "a job submitted by hand failed"
+    wait_for_job "$id" COMPLETED 180 || fail "a job submitted by hand failed"
     [[ -s $folder/chain/evaluation.json ]] || fail "a job submitted by hand left nothing"
+    rm "$folder/chain/preflight.txt"
+    grep -v preflight_policy=off "$folder/chain.env" >"$folder/look.env" # but for its first turn
+    id=$(sbatch --parsable --output="$log" --nodes=2 jobscripts/slurm/preflight.sbatch "$folder/look.env")
+    wait_for_job "$id" COMPLETED 180 || fail "preflight submitted by hand failed"
+    [[ -s $folder/chain/preflight.txt ]] || fail "preflight submitted by hand left nothing"
     echo "passed: a job submitted by hand works with the resources of the profile, and only with them"
 }
 
@@ -196,10 +206,10 @@ test_a_cancelled_job_stays_cancelled() {
     echo nodes=1 >>"$folder/cancelled.env"
     cp "$folder/chain"/{tokenizer.json,train.h5,val.h5} "$folder/cancelled"
     submit --from pretrain "$folder/cancelled.env"
-    await_saving_turn cancelled 1 60
+    await_saving_turn cancelled 1 180
     scancel "${job[pretrain]}"
-    wait_for_job "${job[pretrain]}" CANCELLED 30 || fail "the job was not cancelled"
-    wait_for_job "${job[evaluate]}" CANCELLED 30 || fail "evaluate waits for a job that was cancelled"
+    wait_for_job "${job[pretrain]}" CANCELLED 90 || fail "the job was not cancelled"
+    wait_for_job "${job[evaluate]}" CANCELLED 90 || fail "evaluate waits for a job that was cancelled"
     sleep 3
     [[ $(job_field "${job[pretrain]}" JobState) == CANCELLED && $(job_field "${job[pretrain]}" Restarts) == 0 ]] ||
         fail "a cancelled job was queued again"
@@ -208,7 +218,7 @@ test_a_cancelled_job_stays_cancelled() {
 
 # Both runs at once, a node each; preflight here is a program that calls the first node that it sees bad.
 test_a_bad_node_is_left_out_and_seeds_share_their_tokens() {
-    local program id seed
+    local program stage seed plan
     make_profile seeds 60
     mkdir "$folder/suspicious"
     for program in "$bin"/*; do ln -s "$program" "$folder/suspicious"; done
@@ -223,21 +233,37 @@ PROGRAM
     chmod +x "$folder/suspicious/preflight"
     printf '%s\n' nodes=1 "bin=$folder/suspicious" preflight_policy=stop >>"$folder/seeds.env"
     cp "$folder/chain"/{tokenizer.json,train.h5,val.h5} "$folder/seeds"
-    local submission=("$tree/jobscripts/submit.sh" --profile "$folder/seeds.env" --seeds "1,2")
-    [[ $("${submission[@]}" --dry-run | grep -c '^sbatch ') == 5 ]] || fail "--dry-run: not the tokens once and two jobs a seed"
-    # Not by a pipe, which grep -q would close before all is said.
-    grep -qE 'TANDEM_RECIPE=.*/quickstart.toml.?,TANDEM_SEED=2' <<<"$("${submission[@]}" --dry-run --recipe quickstart)" ||
-        fail "--dry-run does not tell recipe and seed"
-    "${submission[@]}" --from pretrain >"$folder/submitted"
-    while read -r _ id; do
-        [[ $id =~ ^[0-9]+$ ]] || continue
-        wait_for_job "$id" COMPLETED 120 || fail "job $id of a seed did not complete: $(job_field "$id" JobState)"
-    done < <(grep -v '^#' "$folder/submitted")
+    local submission=("$tree/jobscripts/submit.sh" --profile "$folder/seeds.env" --seeds 1-2)
+    plan=$("${submission[@]}" --dry-run --recipe quickstart)
+    [[ $(grep -c '^sbatch ' <<<"$plan") == 3 && $(grep -c -- '--array=1' <<<"$plan") == 2 ]] ||
+        fail "--dry-run: not the tokens once and an array for each later stage: $plan"
+    [[ $plan == *TANDEM_RECIPE=*/quickstart.toml* && $plan == *afterok:*aftercorr:* ]] ||
+        fail "--dry-run does not tell the recipe, or what waits for what: $plan"
+    while read -r stage id; do job[$stage]=$id; done < <("${submission[@]}" --from pretrain)
+    for stage in pretrain evaluate; do
+        for seed in 1 2; do
+            wait_for_job "${job[$stage]}_$seed" COMPLETED 300 ||
+                fail "$stage of seed $seed did not complete: $(job_field "${job[$stage]}_$seed" JobState)"
+        done
+    done
     for seed in 1 2; do expect_every_step_once "$folder/seeds/seed-$seed" 60; done
     ! cmp -s "$folder"/seeds/seed-{1,2}/evaluation.json || fail "both seeds gave the same"
-    grep -q "^$(cat "$folder/bad") .*preflight" "$folder"/seeds/seed-*/bad-nodes || fail "the bad node is not noted"
-    grep -qh "will be left out: preflight's no-go" "$folder"/seeds/seed-*/tandem-pretrain-*.log || fail "the log does not tell"
+    grep -q "^$(cat "$folder/bad") .*preflight" "$folder/seeds/bad-nodes" || fail "the bad node is not noted"
+    grep -qh "will be left out: preflight's no-go" "$folder"/seeds/seed-*/"tandem-pretrain-${job[pretrain]}.log" ||
+        fail "the log does not tell"
     echo "passed: a bad node is left out, and runs of two seeds share their tokens"
+    test_a_job_that_has_too_few_nodes_without_the_bad_ones_is_given_up
+}
+
+test_a_job_that_has_too_few_nodes_without_the_bad_ones_is_given_up() {
+    make_profile pair 20
+    cp "$folder/chain"/{tokenizer.json,train.h5,val.h5} "$folder/pair"
+    printf '%s\n' "bin=$folder/suspicious" preflight_policy=stop >>"$folder/pair.env"
+    submit --from pretrain "$folder/pair.env"
+    wait_for_job "${job[pretrain]}" FAILED 180 || fail "a job that can never start again was not given up"
+    expect_in_log pair pretrain "given up: without the nodes in $folder/pair/bad-nodes the partition has 1, and the run takes 2"
+    wait_for_job "${job[evaluate]}" CANCELLED 180 || fail "evaluate waits for a job that was given up"
+    echo "passed: a job that has too few nodes without the bad ones is given up"
 }
 
 test_a_run_survives_a_more_urgent_job_and_a_full_disk() {
@@ -246,14 +272,14 @@ test_a_run_survives_a_more_urgent_job_and_a_full_disk() {
     cp "$folder/chain"/{tokenizer.json,train.h5,val.h5} "$folder/crowded"
     mkdir "$folder/crowded/model"
     submit --from pretrain "$folder/crowded.env"
-    await_saving_turn crowded 1 60
+    await_saving_turn crowded 1 180
     id=$(sbatch --parsable --partition=urgent --nodes=2 --exclusive --output=/dev/null --wrap="sleep 3")
-    wait_for_job "$id" COMPLETED 60 || fail "the urgent job did not run: $(job_field "$id" JobState)"
-    await_restart pretrain 1 60
-    await_saving_turn crowded 2 60
+    wait_for_job "$id" COMPLETED 180 || fail "the urgent job did not run: $(job_field "$id" JobState)"
+    await_restart pretrain 1 180
+    await_saving_turn crowded 2 180
     # Now its disk: what is left is too small for a step.
     scancel "${job[pretrain]}"
-    wait_for_job "${job[pretrain]}" CANCELLED 30 || fail "the job was not cancelled"
+    wait_for_job "${job[pretrain]}" CANCELLED 90 || fail "the job was not cancelled"
     local whole kilobytes
     whole=$(newest_checkpoint crowded)
     kilobytes=$(du -sk "$folder/crowded/model" | cut -f 1)
@@ -262,12 +288,12 @@ test_a_run_survives_a_more_urgent_job_and_a_full_disk() {
     mount -t tmpfs -o "size=$((kilobytes + 100))k" tandem-test "$folder/crowded/model"
     cp -a "$folder/crowded/aside/." "$folder/crowded/model"
     submit --from pretrain "$folder/crowded.env"
-    wait_for_job "${job[pretrain]}" FAILED 120 || fail "a run on a full disk did not fail: $(job_field "${job[pretrain]}" JobState)"
+    wait_for_job "${job[pretrain]}" FAILED 300 || fail "a run on a full disk did not fail: $(job_field "${job[pretrain]}" JobState)"
     expect_in_log crowded pretrain "No space left on device"
     (($(newest_checkpoint crowded) >= whole)) || fail "a checkpoint was lost on the full disk"
     mount -o remount,size=200m "$folder/crowded/model"
     submit --from pretrain "$folder/crowded.env"
-    wait_for_job "${job[evaluate]}" COMPLETED 180 || fail "the run did not go on with more room"
+    wait_for_job "${job[evaluate]}" COMPLETED 400 || fail "the run did not go on with more room"
     expect_every_step_once "$folder/crowded" 300
     echo "passed: a run goes on after a more urgent job, and after a disk that was full"
 }
@@ -282,7 +308,7 @@ test_conversations_are_learned_in_the_chain() {
     done | sed 's/} {/}\n{/' >"$folder/conversations.jsonl"
     cp -r "$folder/chain"/{tokenizer.json,train.h5,val.h5,model} "$folder/chat"
     submit --from finetune "$folder/chat.env"
-    wait_for_job "${job[evaluate]}" COMPLETED 120 ||
+    wait_for_job "${job[evaluate]}" COMPLETED 300 ||
         fail "the chain of a finetuning did not complete: $(job_field "${job[finetune]}" JobState) $(job_field "${job[evaluate]}" JobState)"
     grep -q '"prompt": *"Who are you?"' "$folder/chat/answers.json" || fail "nobody was asked"
     echo "passed: conversations are learned in the chain"

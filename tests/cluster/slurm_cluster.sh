@@ -29,7 +29,8 @@ cluster_up() {
     slurmctld -f "$SLURM_CONF" -i >"$folder/log/slurmctld.out" 2>&1 </dev/null
     for node in n1 n2; do start_node "$folder" "$node"; done
     for _ in {1..300}; do
-        [[ $(sinfo --noheader --Node --format=%T 2>/dev/null | grep -c '^idle$') != 2 ]] || return 0
+        # A node has a line for each of its partitions.
+        [[ $(sinfo --noheader --Node --format='%N %T' 2>/dev/null | sort -u | grep -c ' idle$') != 2 ]] || return 0
         sleep 0.2
     done
     echo "the nodes did not come up:" >&2

@@ -54,13 +54,17 @@ void declare(CLI::App& options, Settings& settings) {
   options.add_flag("--no-end", settings.noEnd, "Do not end documents with the tokenizer's end token");
   options.add_flag("--chat", settings.chat,
                    "Records are conversations, written down by a chat template, with a loss mask on the answers");
+  options.add_flag("--pairs", settings.encode.pairs,
+                   "Records are pairs of answers, a chosen and a rejected one, for finetune --objective dpo");
   options
       .add_option("--chat-template", settings.chatTemplate,
-                  "With --chat: tandem, chatml, llama3, mistral or zephyr; without it that of --tokenizer")
+                  "With --chat or --pairs: tandem, chatml, llama3, mistral or zephyr; without it that of --tokenizer")
       ->type_name("NAME");
   options.add_flag("--parse-special", settings.encode.parseSpecial,
                    "Text that reads like a special token is that token, not text");
 }
+
+bool usesTemplate(const Settings& settings) { return settings.chat || settings.encode.pairs; }
 
 void check(Settings& settings) {
   const double fraction = settings.encode.validationFraction;
@@ -74,8 +78,11 @@ void check(Settings& settings) {
   if (hasOutput && settings.validationOutput == settings.output) {
     throw Error(ErrorKind::usage, "--output and --val-output are the same file '" + settings.output + "'");
   }
-  if (!settings.chat && !settings.chatTemplate.empty()) {
-    throw Error(ErrorKind::usage, "--chat-template is for --chat");
+  if (settings.chat && settings.encode.pairs) {
+    throw Error(ErrorKind::usage, "--chat and --pairs say different things of the records; give one");
+  }
+  if (!usesTemplate(settings) && !settings.chatTemplate.empty()) {
+    throw Error(ErrorKind::usage, "--chat-template is for --chat and --pairs");
   }
   settings.encode.output = settings.output;
   settings.encode.addBegin = !settings.noBegin;
@@ -87,11 +94,14 @@ void report(const Settings& settings, const CommonOptions& common, const data::E
   const auto bytes = static_cast<double>(summary.textBytes);
   const double bytesPerToken = bytes / static_cast<double>(summary.tokens);
   logReport(summary.report);
-  TANDEM_LOG(info) << "wrote " << settings.output << ": " << summary.documents - summary.validationDocuments
-                   << " documents, " << summary.tokens - summary.validationTokens << " tokens";
+  const auto tell = [&](const std::string& output, std::int64_t documents, std::int64_t tokens) {
+    const bool pairs = settings.encode.pairs;
+    TANDEM_LOG(info) << "wrote " << output << ": " << (pairs ? documents / 2 : documents)
+                     << (pairs ? " pairs, " : " documents, ") << tokens << " tokens";
+  };
+  tell(settings.output, summary.documents - summary.validationDocuments, summary.tokens - summary.validationTokens);
   if (settings.encode.validationOutput) {
-    TANDEM_LOG(info) << "wrote " << settings.validationOutput << ": " << summary.validationDocuments << " documents, "
-                     << summary.validationTokens << " tokens";
+    tell(*settings.encode.validationOutput, summary.validationDocuments, summary.validationTokens);
   }
   TANDEM_LOG(info) << base::formatBytes(summary.textBytes) << " of text, " << bytesPerToken << " bytes a token, "
                    << bytes / seconds / 1e6 << " MB/s in " << base::formatDuration(seconds);
@@ -120,7 +130,7 @@ int encode(comm::Communicator& world, const CommonOptions& common, Settings& set
   comm::agreeOn(world, [&] { check(settings); });
   settings.encode.threads = common.threads;
   const tokenizer::Tokenizer tokenizer = loadTokenizer(world, settings.tokenizer, settings.pattern);
-  if (settings.chat) {
+  if (usesTemplate(settings)) {
     const std::string jinja = loadChatTemplate(world, settings.tokenizer);
     comm::agreeOn(world, [&] {
       settings.encode.chat = chooseChatTemplate(settings.chatTemplate, jinja, settings.tokenizer);

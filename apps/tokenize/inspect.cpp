@@ -43,12 +43,17 @@ nlohmann::ordered_json describeDataset(const data::Dataset& dataset) {
   }
   const data::DatasetDescription& description = dataset.description();
   const auto tokens = static_cast<double>(dataset.tokenCount());
-  nlohmann::ordered_json result = {
-      {"format", "tandem-dataset"},           {"version", data::datasetVersion},
-      {"documents", dataset.documentCount()}, {"tokens", dataset.tokenCount()},
-      {"text_bytes", description.textBytes},  {"bytes_per_token", static_cast<double>(description.textBytes) / tokens},
-      {"shortest_document", shortest},        {"longest_document", longest},
-      {"loss_mask", dataset.hasLossMask()},   {"tokenizer_hash", description.tokenizerHash}};
+  nlohmann::ordered_json result = {{"format", "tandem-dataset"},
+                                   {"version", data::datasetVersion},
+                                   {"documents", dataset.documentCount()},
+                                   {"tokens", dataset.tokenCount()},
+                                   {"text_bytes", description.textBytes},
+                                   {"bytes_per_token", static_cast<double>(description.textBytes) / tokens},
+                                   {"shortest_document", shortest},
+                                   {"longest_document", longest},
+                                   {"loss_mask", dataset.hasLossMask()},
+                                   {"preference_pairs", description.pairs},
+                                   {"tokenizer_hash", description.tokenizerHash}};
   const nlohmann::ordered_json sources = nlohmann::ordered_json::parse(description.sources, nullptr, false);
   result["sources"] = sources.is_discarded() ? nlohmann::ordered_json(description.sources) : sources;
   return result;

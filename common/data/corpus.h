@@ -52,7 +52,7 @@ struct EncodeSettings {
   // Records are conversations (conversation.h), written down by this template; the datasets get a loss mask on what the
   // assistant says, and remember the template. The three settings above then hold for records that are plain text.
   std::optional<tokenizer::ChatTemplate> chat;
-  bool pairs = false;  // records are preferences, each of which becomes two documents: first the chosen one
+  bool pairs = false;  // of `chat`: records are preferences, each of which becomes two documents: first the chosen one
   int threads = 1;
 };
 

@@ -33,9 +33,11 @@ Rows::Rows(const Dataset& dataset, std::int64_t sequenceLength, bool crossDocume
   const bool pairs = dataset.description().pairs;
   pack(pairs ? onlyPairs(choosePieces()) : choosePieces(), pairs ? 2 : 1);
   if (pieces_.empty()) {
-    throw base::Error(base::ErrorKind::badData, "'" + dataset.path().string() +
-                                                    "' has no document with a target: its /loss_mask leaves nothing to "
-                                                    "learn");
+    throw base::Error(base::ErrorKind::badData,
+                      "'" + dataset.path().string() + "' has no " +
+                          (pairs ? "pair of two answers that differ in rows of " + std::to_string(sequenceLength) +
+                                       " tokens: there is nothing to prefer"
+                                 : "document with a target: its /loss_mask leaves nothing to learn"));
   }
 }
 
@@ -69,12 +71,29 @@ std::vector<Rows::Piece> Rows::choosePieces() {
   return pieces;
 }
 
+bool Rows::areAlike(const Piece& one, const Piece& other) const {
+  if (one.count != other.count) return false;
+  const auto length = static_cast<std::size_t>(one.count + 1);
+  std::vector<std::int32_t> tokens(length), otherTokens(length);
+  dataset_.readTokens(one.begin, tokens);
+  dataset_.readTokens(other.begin, otherTokens);
+  if (tokens != otherTokens) return false;
+  std::vector<std::uint8_t> mask(length), otherMask(length);
+  dataset_.readLossMask(one.begin, mask);
+  dataset_.readLossMask(other.begin, otherMask);
+  return mask == otherMask;
+}
+
 std::vector<Rows::Piece> Rows::onlyPairs(const std::vector<Piece>& pieces) {
   std::vector<Piece> pairs;
   for (std::size_t i = 0; i < pieces.size(); ++i) {
     const bool begins = pieces[i].document % 2 == 0;
     if (begins && i + 1 < pieces.size() && pieces[i + 1].document == pieces[i].document + 1) {
-      pairs.insert(pairs.end(), {pieces[i], pieces[i + 1]});
+      if (areAlike(pieces[i], pieces[i + 1])) {
+        pairsAlike_.push_back(pieces[i].document / 2);
+      } else {
+        pairs.insert(pairs.end(), {pieces[i], pieces[i + 1]});
+      }
       ++i;
     } else {
       withoutTarget_.push_back(pieces[i].document);

@@ -12,7 +12,8 @@
 // With crossDocuments the rows are windows always.
 //
 // Of a dataset of preferences both documents of a pair stand in one row, one after the other; where they do not fit,
-// one is cut to half a row or to what the other leaves of it. A pair is left out when one of both has no target.
+// one is cut to half a row or to what the other leaves of it. A pair is left out when one of both has no target, or
+// when nothing is left that tells one from the other.
 
 #include <cstdint>
 #include <span>
@@ -25,7 +26,8 @@ namespace tandem::data {
 
 class Rows {
  public:
-  // Throws Error of kind badData for a dataset of examples none of which has a target. The dataset must outlive this.
+  // Throws Error of kind badData for a dataset of examples, or pairs, of which none is left. The dataset must outlive
+  // this.
   Rows(const Dataset& dataset, std::int64_t sequenceLength, bool crossDocuments);
 
   // In training, where the short last window is left out, and in evaluation, where it counts too.
@@ -39,6 +41,8 @@ class Rows {
   // Documents of which only a part is learned, and those that have no target; ascending. Empty unless packed.
   const std::vector<std::int64_t>& cutDocuments() const { return cut_; }
   const std::vector<std::int64_t>& documentsWithoutTarget() const { return withoutTarget_; }
+  // Pairs that were left out because the parts of their documents that are kept are the same; ascending.
+  const std::vector<std::int64_t>& pairsAlike() const { return pairsAlike_; }
 
  private:
   // A document, or the part of it that is kept: `count` places, whose targets reach one token further.
@@ -50,6 +54,7 @@ class Rows {
 
   std::int64_t placesFor(std::int64_t document) const;
   std::vector<Piece> choosePieces();
+  bool areAlike(const Piece& one, const Piece& other) const;
   std::vector<Piece> onlyPairs(const std::vector<Piece>& pieces);
   void pack(const std::vector<Piece>& pieces, std::size_t together);
 
@@ -61,6 +66,7 @@ class Rows {
   std::vector<std::int64_t> offsets_;  // of the rows in pieces_; rows + 1 values
   std::vector<std::int64_t> cut_;
   std::vector<std::int64_t> withoutTarget_;
+  std::vector<std::int64_t> pairsAlike_;
 };
 
 }  // namespace tandem::data

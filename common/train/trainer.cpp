@@ -79,6 +79,12 @@ void tellOfPacking(const data::Dataset& dataset, const data::Rows& rows) {
                         << " examples have nothing to learn and were left out, by their number from 0: "
                         << list(rows.documentsWithoutTarget());
   }
+  if (!rows.pairsAlike().empty()) {
+    TANDEM_LOG(warning) << name << ": " << rows.pairsAlike().size()
+                        << " pairs have two answers that are the same in their rows and were left out, by their number "
+                           "from 0: "
+                        << list(rows.pairsAlike());
+  }
 }
 
 void checkKind(const data::Dataset& dataset, bool wantsPairs) {

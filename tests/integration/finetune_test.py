@@ -212,6 +212,27 @@ class Preferences(unittest.TestCase):
         ended = self.prefer("cut-pairs", data=write_lines("long-pairs.jsonl", records), steps=1)
         self.assertRegex(ended.err, rf"1 examples are longer than a row and were cut, by their number from 0: {2 * len(PAIRS)}\b")
 
+    def test_pairs_that_are_cut_to_the_same_are_left_out_and_named(self):
+        alike = {which: "Ada likes a red boat. " * 20 + end for which, end in (("chosen", "Yes."), ("rejected", "No."))}
+        ended = self.prefer("alike-pairs", data=write_lines("alike-pairs.jsonl", [*PAIRS, {**PAIRS[0], **alike}]), steps=1)
+        self.assertRegex(ended.err, rf"1 pairs have two answers that are the same in their rows and were left out.*: {len(PAIRS)}\b")
+        BadInput.expect_refusal(self, BAD_DATA, "no pair of two answers that differ", objective="dpo",
+                                data=write_lines("alike.jsonl", [{**PAIRS[0], **alike}]))
+
+    def test_a_dataset_made_by_tokenize_gives_the_same_losses_at_the_rate_of_preferences(self):
+        dataset, encode = world.path("pairs.h5"), ("tokenize", "encode", "--tokenizer", base(), "--chat-template", "tandem")
+        succeed(2, *encode, "--pairs", "--input", pairs(), "--output", dataset)
+        self.prefer("pairs-from-lines", learning_rate=None, schedule="constant")
+        self.prefer("pairs-from-dataset", learning_rate=None, schedule="constant", data=dataset, chat_template=None)
+        self.assertEqual(world.losses("pairs-from-lines"), world.losses("pairs-from-dataset"))
+        self.assertEqual({line["learning_rate"] for line in world.metrics("pairs-from-lines")}, {1e-6})
+        self.assertEqual(run(1, *encode, "--pairs", "--chat", "--input", pairs(), "--output", dataset).code, USAGE)
+        self.assertEqual(run(1, *encode, "--pairs", "--input", conversations(), "--output", dataset).code, BAD_DATA)
+
+    def test_grids_that_cannot_learn_them_are_refused_with_what_can(self):
+        for grid, word in (("dp=1,tp=2", "use dp=2"), ("dp=1,pp=2", "use dp=2"), ("dp=1,cp=2", "use dp=2"), ("dp=2,zero=3", "use zero=2")):
+            BadInput.expect_refusal(self, USAGE, word, ranks=(2,), objective="dpo", data=pairs(), shard=grid)
+
 
 class GoingOn(unittest.TestCase):
     def expect_exact(self, name, **changes):

@@ -79,6 +79,34 @@ TEST_F(PackedRows, keepPairsTogether) {
   EXPECT_EQ(batch.documents[0].count, 8) << "what the other leaves of a row";
 }
 
+TEST_F(PackedRows, leaveOutAndNamePairsThatTheRowsMakeTheSame) {
+  const auto path = folder_.path() / "alike.h5";
+  {
+    DatasetWriter writer(path, 100, true);
+    const auto add = [&](const std::vector<std::uint32_t>& tokens, std::uint8_t ofLast = 1) {
+      std::vector<std::uint8_t> mask(tokens.size(), 1);
+      mask.front() = 0;
+      mask.back() = ofLast;
+      writer.beginDocument();
+      writer.append(tokens, mask);
+    };
+    add({1, 2, 3}), add({1, 2, 3});                                // alike from the beginning
+    add({1, 2, 3, 4, 5, 6, 7, 8}), add({1, 2, 3, 4, 5, 6, 7, 9});  // where both are cut
+    add({1, 2, 3}), add({1, 2, 4});                                // in their last token
+    add({1, 2, 3, 4, 5, 6, 7, 8}), add({1, 2, 3});                 // of which one goes further
+    add({1, 2, 3}, 1), add({1, 2, 3}, 0);                          // in what is learned of them
+    writer.finish({.tokenizer = "{}", .tokenizerHash = std::string(32, 'a'), .vocabularySize = 100, .pairs = true});
+  }
+  const Dataset dataset(path);
+  const Rows rows(dataset, 8, false);
+  EXPECT_EQ(rows.pairsAlike(), (std::vector<std::int64_t>{0, 1}));
+  EXPECT_EQ(all(rows, 8).documents.size(), 6u);
+  EXPECT_TRUE(rows.documentsWithoutTarget().empty());
+  EXPECT_EQ(Rows(dataset, 32, false).pairsAlike(), std::vector<std::int64_t>{0});
+  expectError(base::ErrorKind::badData, {"alike.h5", "no pair of two answers that differ", "rows of 2 tokens"},
+              [&] { Rows(dataset, 2, false); });
+}
+
 TEST_F(PackedRows, ofPairsNeedBothDocuments) {
   expectError(base::ErrorKind::badData, {"preference_pairs"}, [&] { make({{1, 1}, {1, 1}, {1, 1}}, true); });
 }

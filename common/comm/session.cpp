@@ -6,8 +6,10 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <iostream>
 #include <thread>
+#include <vector>
 
 #include "common/base/log.h"
 #include "common/comm/detail/mpi_communicator.h"
@@ -42,9 +44,40 @@ void flushAll() {
   _exit(code);
 }
 
+// Open MPI starts a daemon for a process that nobody has launched, and tries every network for it: most of a second of
+// each start, for nothing that one rank needs. So such a process goes without, unless its caller has decided; its own
+// children see nothing of it. Other MPI libraries have no such settings.
+class SettingsOfOneProcess {
+ public:
+  SettingsOfOneProcess() {
+    constexpr const char* launchers[] = {"OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK", "PMI_SIZE", "SLURM_PROCID"};
+    if (std::ranges::any_of(launchers, [](const char* name) { return std::getenv(name) != nullptr; })) return;
+    set("OMPI_MCA_ess_singleton_isolated", "1");
+    set("OMPI_MCA_pml", "ob1");
+    set("OMPI_MCA_btl", "self");
+  }
+  ~SettingsOfOneProcess() {
+    for (const char* name : set_) ::unsetenv(name);
+  }
+  SettingsOfOneProcess(const SettingsOfOneProcess&) = delete;
+  SettingsOfOneProcess& operator=(const SettingsOfOneProcess&) = delete;
+
+ private:
+  void set(const char* name, const char* value) {
+    if (std::getenv(name) != nullptr) return;
+    ::setenv(name, value, 0);
+    set_.push_back(name);
+  }
+
+  std::vector<const char*> set_;
+};
+
 base::Identity startMpi(int argc, char** argv) {
   int granted = MPI_THREAD_SINGLE;
-  checkMpi(MPI_Init_thread(&argc, &argv, MPI_THREAD_SERIALIZED, &granted), "MPI_Init_thread");
+  {
+    const SettingsOfOneProcess settings;
+    checkMpi(MPI_Init_thread(&argc, &argv, MPI_THREAD_SERIALIZED, &granted), "MPI_Init_thread");
+  }
   base::Identity self;
   checkMpi(MPI_Comm_rank(MPI_COMM_WORLD, &self.rank), "MPI_Comm_rank");
   checkMpi(MPI_Comm_size(MPI_COMM_WORLD, &self.ranks), "MPI_Comm_size");

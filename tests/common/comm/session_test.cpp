@@ -26,6 +26,13 @@ TEST(Session, runsAloneAsOneRank) {
   EXPECT_EQ(countOf(failed.errors, "bad data: only I saw it"), 1) << failed.errors;
 }
 
+TEST(Session, alonePassesNothingOnAndLeavesWhatItsCallerHasSet) {
+  const std::string program = neighbour("session_endings") + " surroundings";
+  const std::string bare = "env -u OMPI_MCA_ess_singleton_isolated -u OMPI_MCA_pml -u OMPI_MCA_btl ";
+  EXPECT_EQ(runCommand(bare + program).output, "") << "no daemon, no settings";
+  EXPECT_EQ(runCommand(bare + "OMPI_MCA_btl=self,tcp " + program).output, "OMPI_MCA_btl=self,tcp\n");
+}
+
 TEST(Session, allRanksReturnTheSameCode) { EXPECT_EQ(endings(3, "different-codes").exitCode, 75); }
 
 TEST(Session, anAgreedErrorIsReportedOnceByRankZeroAndNamesTheFailingRank) {

@@ -1,8 +1,11 @@
 // Ends a job in the way that its argument names. Started by session_test under mpirun.
 
+#include <unistd.h>
+
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <fstream>
 #include <limits>
 #include <new>
 #include <stdexcept>
@@ -28,10 +31,21 @@ void exhaustMemory() {
   bytes.reserve(tooMuch);
 }
 
+// What MPI has started for this process, and what of its settings a child of it would see.
+void showSurroundings() {
+  std::ifstream list("/proc/self/task/" + std::to_string(::getpid()) + "/children");
+  for (std::string child; list >> child;) std::printf("child\n");
+  for (const char* name : {"OMPI_MCA_ess_singleton_isolated", "OMPI_MCA_pml", "OMPI_MCA_btl"}) {
+    if (const char* value = std::getenv(name)) std::printf("%s=%s\n", name, value);
+  }
+}
+
 int run(comm::Communicator& world, const std::string& way) {
   const int last = world.size() - 1;
   if (way == "success") {
     std::printf("rank %d of %d on this host %d\n", world.rank(), world.size(), world.ranksOnThisHost());
+  } else if (way == "surroundings") {
+    showSurroundings();
   } else if (way == "different-codes") {
     return world.rank() == last ? 75 : 0;
   } else if (way == "agreed") {

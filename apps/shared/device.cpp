@@ -45,27 +45,53 @@ std::string whyNotNccl(comm::Communicator& world, const kernels::Backend& backen
   return shared ? "ranks share a GPU, which NCCL does not serve" : "";
 }
 
-std::unique_ptr<comm::Communicator> chooseExchange(comm::Communicator& world, const ChosenDevice& chosen,
-                                                   const DeviceOptions& options) {
-  const std::string reason = whyNotNccl(world, *chosen.backend);
-  if (options.exchange == "nccl" || (options.exchange == "auto" && reason.empty())) {
-    return runtime::makeNcclCommunicator(world, *chosen.backend, *chosen.stream, options.allowKnownBadNccl);
+// The flags that ask for ways of our own through the host's memory; empty where none was given.
+std::string askedRoutes(const DeviceOptions& options) {
+  const std::string route = options.collectives == "library" ? "" : "--collectives " + options.collectives;
+  const std::string rounding = options.bf16OnWire ? "--bf16-on-wire" : "";
+  return route + (route.empty() || rounding.empty() ? "" : " and ") + rounding;
+}
+
+void checkRoutes(const DeviceOptions& options) {
+  const comm::Route route = comm::parseRoute(options.collectives);
+  if (route == comm::Route::library && options.bf16OnWire) {
+    throw Error(ErrorKind::usage,
+                "--bf16-on-wire is of our own collectives; choose --collectives ring, halving, hierarchical or auto");
   }
-  if (options.exchange == "auto") {
-    TANDEM_LOG(warning) << "the ranks exchange through the host's memory, not by NCCL: " << reason;
-  }
-  return runtime::makeStagedCommunicator(chosen.routed ? *chosen.routed : world, *chosen.backend, *chosen.stream);
 }
 
 // None where the library does it all.
 std::unique_ptr<comm::Communicator> routeCollectives(comm::Communicator& world, const DeviceOptions& options) {
   const comm::RouteOptions routes{.route = comm::parseRoute(options.collectives), .bf16OnWire = options.bf16OnWire};
-  if (routes.route == comm::Route::library && routes.bf16OnWire) {
-    throw Error(ErrorKind::usage,
-                "--bf16-on-wire is of our own collectives; choose --collectives ring, halving, hierarchical or auto");
-  }
   if (routes.route == comm::Route::library || world.size() == 1) return nullptr;
-  return comm::makeRouted(world, routes);
+  auto routed = comm::makeRouted(world, routes);
+  TANDEM_LOG(info) << "exchanges through the host's memory: " << routed->description();
+  return routed;
+}
+
+void chooseExchange(comm::Communicator& world, ChosenDevice& chosen, const DeviceOptions& options) {
+  const std::string asked = askedRoutes(options);
+  if (options.exchange == "nccl" && !asked.empty()) {
+    throw Error(ErrorKind::usage, asked +
+                                      " is for exchanges through the host's memory, and --exchange nccl lets NCCL "
+                                      "choose its own ways; leave one of them out");
+  }
+  const std::string reason = whyNotNccl(world, *chosen.backend);
+  if (options.exchange == "nccl" || (options.exchange == "auto" && reason.empty())) {
+    if (!asked.empty()) {
+      TANDEM_LOG(warning) << asked
+                          << " has no effect: the ranks' GPUs exchange by NCCL, which chooses its own ways; --exchange "
+                             "mpi goes through the host's memory";
+    }
+    chosen.exchange = runtime::makeNcclCommunicator(world, *chosen.backend, *chosen.stream, options.allowKnownBadNccl);
+    return;
+  }
+  if (options.exchange == "auto") {
+    TANDEM_LOG(warning) << "the ranks exchange through the host's memory, not by NCCL: " << reason;
+  }
+  chosen.routed = routeCollectives(world, options);
+  chosen.exchange =
+      runtime::makeStagedCommunicator(chosen.routed ? *chosen.routed : world, *chosen.backend, *chosen.stream);
 }
 
 std::unique_ptr<kernels::Backend> makeBackend(comm::Communicator& world, const CommonOptions& common,
@@ -98,12 +124,14 @@ void declareDeviceOptions(CLI::App& app, DeviceOptions& options) {
   app.add_option("--exchange", options.exchange, "Between ranks' GPUs: by NCCL, or by MPI through the host")
       ->check(CLI::IsMember({"auto", "nccl", "mpi"}))
       ->group(group);
-  app.add_option("--collectives", options.collectives,
-                 "How gradients and weights travel in the host's memory: auto (measured), library, ring, halving or "
-                 "hierarchical")
+  app.add_option(
+         "--collectives", options.collectives,
+         "How sums over ranks and gathered weights travel in the host's memory: auto (measured), library, ring, "
+         "halving or hierarchical")
       ->type_name("NAME")
       ->group(group);
-  app.add_flag("--bf16-on-wire", options.bf16OnWire, "Let float32 sums of these travel rounded to bfloat16")
+  app.add_flag("--bf16-on-wire", options.bf16OnWire,
+               "Let the sums of gradients travel rounded to bfloat16 on these ways")
       ->group(group);
   app.add_flag("--tf32", options.tf32, "Let a GPU multiply float32 with 10 bits of mantissa")->group(group);
   app.add_flag("--tune-products", options.tuneProducts,
@@ -114,14 +142,17 @@ void declareDeviceOptions(CLI::App& app, DeviceOptions& options) {
 }
 
 ChosenDevice chooseDevice(comm::Communicator& world, const CommonOptions& common, const DeviceOptions& options) {
+  checkRoutes(options);
   ChosenDevice chosen;
   comm::agreeOn(world, [&] { chosen.backend = makeBackend(world, common, options); });
   chosen.stream = chosen.backend->makeStream();
   chosen.arena = std::make_shared<runtime::Arena>(*chosen.backend);
-  chosen.routed = routeCollectives(world, options);
-  if (chosen.backend->isHostMemory() || world.size() == 1) return chosen;
-  chosen.exchange = chooseExchange(world, chosen, options);
-  TANDEM_LOG(info) << "exchanges between the ranks' GPUs: " << chosen.exchange->description();
+  if (chosen.backend->isHostMemory()) {
+    chosen.routed = routeCollectives(world, options);
+  } else if (world.size() > 1) {
+    chooseExchange(world, chosen, options);
+    TANDEM_LOG(info) << "exchanges between the ranks' GPUs: " << chosen.exchange->description();
+  }
   return chosen;
 }
 

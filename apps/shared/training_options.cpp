@@ -121,6 +121,9 @@ void declareRunOptions(CLI::App& app, train::TrainOptions& options, TrainingText
   app.add_option("--optimizer-memory", texts.optimizerMemory,
                  "Where a GPU's optimizer states and masters lie: device, or host, updated over the bus")
       ->type_name("device|host");
+  app.add_option("--overlap", texts.overlap,
+                 "Exchange gradients and weights while computing; off shows what the exchanges take: on or off")
+      ->type_name("on|off");
   app.add_option("--cuda-graphs", texts.cudaGraphs, "Record micro batches on a GPU and replay them: on or off")
       ->type_name("on|off");
   app.add_flag("--fp8", options.fp8, "Multiply in the layers' matrices 8-bit floats; with --precision bf16");
@@ -174,6 +177,7 @@ train::TrainOptions completeTrainingOptions(train::TrainOptions options, const T
   options.storage = train::parsePrecision(texts.precision);
   options.optimizer.states = optim::parseStates(texts.optimizerStates);
   options.optimizer.statesOnHost = optim::parseStatesOnHost(texts.optimizerMemory);
+  options.overlap = parseSwitch("--overlap", texts.overlap);
   options.cudaGraphs = parseSwitch("--cuda-graphs", texts.cudaGraphs);
   if (options.fp8 && options.storage != base::DType::bf16) {
     refuse("--fp8 rounds operands that are stored as bfloat16; give --precision bf16 with it");

@@ -20,6 +20,7 @@ struct TrainingTexts {
   std::string optimizer = "adamw";
   std::string optimizerStates = "fp32";
   std::string optimizerMemory = "device";
+  std::string overlap = "on";
   std::string cudaGraphs = "off";
   std::string timeLimit = "0s";
   std::string shard;    // a grid or "auto"; empty: data parallel over all ranks

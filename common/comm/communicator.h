@@ -86,6 +86,10 @@ class Communicator {
   // A group of the ranks that give the same colour, ordered by key, then by rank.
   virtual std::unique_ptr<Communicator> split(int colour, int key) = 0;
 
+  // From now on the group's float32 sums are gradients, which may travel rounded where the user asked for that
+  // (routed.h). Collective; not inherited by groups that are split off.
+  virtual void carryGradients() {}
+
   // Seconds that this rank spent inside blocking calls and waits since the start, in this group, the one it was split
   // from and all others split from that.
   virtual double secondsWaited() const = 0;

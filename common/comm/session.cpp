@@ -13,6 +13,7 @@
 
 #include "common/base/log.h"
 #include "common/comm/detail/mpi_communicator.h"
+#include "common/comm/detail/progress.h"
 #include "common/comm/detail/watchdog.h"
 
 namespace tandem::comm {
@@ -162,6 +163,7 @@ int Session::run(int argc, char** argv, const std::function<int(Communicator& wo
     std::unique_ptr<Communicator> world = detail::makeMpiWorld();
     checkMpi(MPI_Comm_dup(MPI_COMM_WORLD, &endings), "MPI_Comm_dup");
     const detail::Watchdog watchdog([] { abortJob(1); });
+    const detail::ProgressThread progress;
     code = body(*world);
   } catch (...) {
     error = asError(std::current_exception());

@@ -66,7 +66,7 @@ OperatorEntry gatherWeightsEntry() {
 }
 
 OperatorEntry waitForWeightsEntry() {
-  return {.name = "waitForWeights", .inputs = {{"weights"}}, .outputs = {}, .check = checkBucket};
+  return {.name = "waitForWeights", .inputs = {{"weights", optional}}, .outputs = {}, .check = checkBucket};
 }
 
 const OperatorEntry& entryOf(Operator op) {

@@ -5,8 +5,9 @@
 namespace tandem::optim {
 
 GradientExchange::GradientExchange(runtime::ParameterStore& parameters, comm::Communicator& replicas,
-                                   comm::Communicator* tensor, StageShared stages)
-    : parameters_(parameters), replicas_(replicas) {
+                                   comm::Communicator* tensor, StageShared stages, When when)
+    : parameters_(parameters), replicas_(replicas), when_(when) {
+  replicas_.carryGradients();
   if (tensor != nullptr && tensor->size() > 1) findSharedRuns(*tensor);
   for (const std::string& name : stages.parameters) {
     const std::int64_t index = parameters.layout().indexOf(name);
@@ -53,10 +54,10 @@ void GradientExchange::reduceScatter(std::int32_t bucket, void* memory) {
   auto* const gradients = memory != nullptr ? static_cast<float*>(memory)
                                             : parameters_.gradients() + parameters_.layout().bucketBegin(bucket);
   addUpOverHolders(bucket, gradients);
-  const bool waits = !parameters_.sharesGradients() &&
-                     std::ranges::any_of(sharedByStages_, [&](const SharedRun& run) { return run.bucket == bucket; });
+  const bool shared = std::ranges::any_of(sharedByStages_, [&](const SharedRun& run) { return run.bucket == bucket; });
+  const bool waits = !parameters_.sharesGradients() && (shared || when_ == When::afterwards);
   if (waits) {
-    waitingForStages_.push_back(bucket);
+    waiting_.push_back(bucket);
   } else {
     start(bucket, gradients);
   }
@@ -73,10 +74,10 @@ void GradientExchange::addUpOverStages() {
       run.holders->allReduce({parameters_.gradients() + run.flatOffset, base::DType::f32, run.count});
     }
   }
-  for (const std::int32_t bucket : waitingForStages_) {
+  for (const std::int32_t bucket : waiting_) {
     start(bucket, parameters_.gradients() + layout.bucketBegin(bucket));
   }
-  waitingForStages_.clear();
+  waiting_.clear();
 }
 
 void GradientExchange::start(std::int32_t bucket, float* gradients) {
@@ -92,7 +93,8 @@ void GradientExchange::start(std::int32_t bucket, float* gradients) {
   const std::int64_t ownCount = layout.pieceCounts(bucket)[static_cast<std::size_t>(rank)];
   auto request = replicas_.startReduceScatter(all, {own, base::DType::f32, ownCount}, layout.pieceCounts(bucket));
   if (parameters_.sharesGradients()) {
-    sums_.push_back({bucket, own, std::move(request)});
+    if (when_ == When::afterwards) request->wait();  // its memory is needed
+    sums_.push_back({bucket, own, when_ == When::afterwards ? nullptr : std::move(request)});
   } else {
     underWay_.push_back(std::move(request));
   }

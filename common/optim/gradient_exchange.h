@@ -27,10 +27,14 @@ struct StageShared {
 
 class GradientExchange : public runtime::Collectives {
  public:
+  enum class When {
+    besideComputing,
+    afterwards,  // when nothing computes: what the exchange takes by itself
+  };
   // `replicas` are the ranks that hold the same parameters, `tensor` those that split them; none where nobody does.
   // Collective over both.
   GradientExchange(runtime::ParameterStore& parameters, comm::Communicator& replicas,
-                   comm::Communicator* tensor = nullptr, StageShared stages = {});
+                   comm::Communicator* tensor = nullptr, StageShared stages = {}, When when = When::besideComputing);
 
   void reduceScatter(std::int32_t bucket, void* gradients) override;
   void waitForSums(std::int32_t bucket) override;
@@ -62,10 +66,11 @@ class GradientExchange : public runtime::Collectives {
   std::unique_ptr<comm::Communicator> someHolders_;  // the tensor ranks that share this one's key-value heads
   std::vector<SharedRun> shared_;
   std::vector<SharedRun> sharedByStages_;
-  std::vector<std::int32_t> waitingForStages_;  // buckets
+  std::vector<std::int32_t> waiting_;  // buckets, for the end, or for what stages share
   std::vector<std::unique_ptr<comm::Request>> underWay_;
   std::size_t firstOpen_ = 0;  // requests before it are complete
   std::vector<Sums> sums_;
+  When when_;
   bool isFirstOfStep_ = true;
 };
 

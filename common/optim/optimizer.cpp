@@ -212,17 +212,22 @@ void Optimizer::publishMasters() {
 }
 
 void Optimizer::gatherWeights() {
+  runtime::WeightArrival arrival;
+  gatherWeights(arrival);
+  arrival.finish();
+}
+
+void Optimizer::gatherWeights(runtime::WeightArrival& arrival) {
   const sharding::FlatLayout& layout = parameters_.layout();
   if (layout.ranks() == 1 || parameters_.sharesWeights()) return;
-  std::vector<std::unique_ptr<comm::Request>> requests;
   for (int bucket = 0; bucket < layout.buckets(); ++bucket) {
     const std::int64_t own = layout.pieceCounts(bucket)[static_cast<std::size_t>(exchange_.rank())];
-    requests.push_back(exchange_.startAllGather(
-        {parameters_.weightPiece(bucket, exchange_.rank()), parameters_.storage(), own},
-        {parameters_.weightAt(layout.bucketBegin(bucket)), parameters_.storage(), layout.bucketCount(bucket)},
-        layout.pieceCounts(bucket)));
+    arrival.expect(bucket, exchange_.startAllGather(
+                               {parameters_.weightPiece(bucket, exchange_.rank()), parameters_.storage(), own},
+                               {parameters_.weightAt(layout.bucketBegin(bucket)), parameters_.storage(),
+                                layout.bucketCount(bucket)},
+                               layout.pieceCounts(bucket)));
   }
-  for (const auto& request : requests) request->wait();
 }
 
 std::vector<Optimizer::State> Optimizer::states() const {

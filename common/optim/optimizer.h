@@ -10,6 +10,7 @@
 
 #include "common/comm/communicator.h"
 #include "common/runtime/parameter_store.h"
+#include "common/runtime/weight_gathering.h"
 
 namespace tandem::optim {
 
@@ -71,6 +72,8 @@ class Optimizer {
 
   // Brings every rank's part of the new weights to all ranks, where these hold all weights. Collective.
   void gatherWeights();
+  // The same, only started.
+  void gatherWeights(runtime::WeightArrival& arrival);
 
   // After the master weights of the owned runs were set from outside: rounds them to the storage type and gathers all
   // weights. Collective.

@@ -1,5 +1,7 @@
 #include "common/runtime/weight_gathering.h"
 
+#include <chrono>
+
 #include "common/base/error.h"
 
 namespace tandem::runtime {
@@ -23,6 +25,34 @@ void WeightGathering::wait(std::int32_t bucket) {
 }
 
 void WeightGathering::progress() {
+  for (auto& [bucket, request] : underWay_) {
+    if (request && request->test()) request.reset();
+  }
+}
+
+void WeightArrival::expect(std::int32_t bucket, std::unique_ptr<comm::Request> request) {
+  TANDEM_ASSERT(!underWay_.contains(bucket), "a bucket is expected twice at once");
+  underWay_[bucket] = std::move(request);
+}
+
+void WeightArrival::finish() {
+  while (!underWay_.empty()) wait(underWay_.begin()->first);
+}
+
+void WeightArrival::gather(std::int32_t, void*) {
+  TANDEM_ASSERT(false, "a program gathers weights that all ranks hold");
+}
+
+void WeightArrival::wait(std::int32_t bucket) {
+  const auto found = underWay_.find(bucket);
+  if (found == underWay_.end()) return;  // of an earlier micro batch, or nothing was updated
+  const auto start = std::chrono::steady_clock::now();
+  if (found->second) found->second->wait();
+  underWay_.erase(found);
+  secondsWaited_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+void WeightArrival::progress() {
   for (auto& [bucket, request] : underWay_) {
     if (request && request->test()) request.reset();
   }

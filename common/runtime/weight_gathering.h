@@ -1,8 +1,10 @@
 #pragma once
-// Brings a program the weights that its ranks share out (ZeRO stage 3), bucket by bucket.
+// Brings a program weights bucket by bucket: those that its ranks share out (ZeRO stage 3), or those that all ranks
+// hold and that are still on their way from the update of the step before.
 
 #include <map>
 #include <memory>
+#include <utility>
 
 #include "common/comm/communicator.h"
 #include "common/runtime/executable.h"
@@ -24,6 +26,24 @@ class WeightGathering : public WeightSource {
   const ParameterStore& parameters_;
   comm::Communicator& replicas_;
   std::map<std::int32_t, std::unique_ptr<comm::Request>> underWay_;  // null once complete
+};
+
+// What is under way was started by somebody else, who gives it here.
+class WeightArrival : public WeightSource {
+ public:
+  void expect(std::int32_t bucket, std::unique_ptr<comm::Request> request);
+  // Waits for all. Until then nobody but a program that waits for its buckets may read or write the weights.
+  void finish();
+  // Seconds of waiting since the last call.
+  double takeSecondsWaited() { return std::exchange(secondsWaited_, 0); }
+
+  void gather(std::int32_t bucket, void* target) override;
+  void wait(std::int32_t bucket) override;
+  void progress() override;
+
+ private:
+  std::map<std::int32_t, std::unique_ptr<comm::Request>> underWay_;  // null once complete
+  double secondsWaited_ = 0;
 };
 
 }  // namespace tandem::runtime

@@ -22,6 +22,14 @@ std::vector<std::int64_t> lastWriters(const graph::Program& program, const FlatL
   return last;
 }
 
+graph::Node exchangeNode(graph::Operator op, std::int32_t bucket) {
+  graph::Node node;
+  node.op = op;
+  node.inputs = {graph::none};  // what is exchanged lies outside
+  node.attributes = graph::CollectiveAttributes{.bucket = bucket};
+  return node;
+}
+
 }  // namespace
 
 graph::Program placeReduceScatters(const graph::Program& program, const FlatLayout& layout) {
@@ -32,12 +40,30 @@ graph::Program placeReduceScatters(const graph::Program& program, const FlatLayo
     nodes.push_back(program.nodes()[index]);
     for (std::size_t bucket = 0; bucket < last.size(); ++bucket) {
       if (last[bucket] != static_cast<std::int64_t>(index)) continue;
-      graph::Node exchange;
-      exchange.op = graph::Operator::reduceScatter;
-      exchange.inputs = {graph::none};  // gradients lie outside
-      exchange.attributes = graph::CollectiveAttributes{.bucket = static_cast<std::int32_t>(bucket)};
-      nodes.push_back(exchange);
+      nodes.push_back(exchangeNode(graph::Operator::reduceScatter, static_cast<std::int32_t>(bucket)));
     }
+  }
+  result.nodes() = std::move(nodes);
+  return result;
+}
+
+graph::Program placeWeightWaits(const graph::Program& program, const FlatLayout& layout) {
+  std::vector<std::int32_t> bucketOf(program.tensors().size(), -1);
+  for (const FlatParameter& parameter : layout.parameters()) {
+    const graph::TensorId weight = program.find(parameter.name);
+    if (weight != graph::none) bucketOf[static_cast<std::size_t>(weight)] = parameter.bucket;
+  }
+  graph::Program result = program;
+  std::vector<graph::Node> nodes;
+  std::vector<bool> waited(static_cast<std::size_t>(layout.buckets()), false);
+  for (const graph::Node& node : program.nodes()) {
+    for (const graph::TensorId input : node.inputs) {
+      const std::int32_t bucket = input == graph::none ? -1 : bucketOf[static_cast<std::size_t>(input)];
+      if (bucket < 0 || waited[static_cast<std::size_t>(bucket)]) continue;
+      waited[static_cast<std::size_t>(bucket)] = true;
+      nodes.push_back(exchangeNode(graph::Operator::waitForWeights, bucket));
+    }
+    nodes.push_back(node);
   }
   result.nodes() = std::move(nodes);
   return result;

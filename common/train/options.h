@@ -56,6 +56,7 @@ struct TrainOptions {
 
   base::DType storage = base::DType::f32;  // of weights and activations
   optim::LossScaleOptions lossScale;       // float16 only
+  bool overlap = true;                     // exchanges of gradients and weights beside computing
   bool cudaGraphs = false;                 // record micro batches and replay them, where the backend can
   bool fp8 = false;                        // multiply the linear layers' operands as 8-bit floats
   graph::Recompute recompute = graph::Recompute::nothing;

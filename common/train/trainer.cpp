@@ -655,6 +655,7 @@ void Trainer::tellOf(const telemetry::StepMetrics& m) {
 void Trainer::evaluateAll() {
   if (evaluatedStep_ == progress_.step || progress_.step == 0) return;
   evaluatedStep_ = progress_.step;
+  step_->settle();
   lastEvaluations_.clear();
   for (std::size_t i = 0; i < validation_.size(); ++i) {
     if (options_.preference) {
@@ -774,6 +775,7 @@ std::string Trainer::progress() const {
 void Trainer::save() {
   if (savedStep_ == progress_.step) return;
   const Clock::time_point start = Clock::now();
+  step_->settle();
   if (metrics_) metrics_->sync();
   if (tensorBoard_) tensorBoard_->sync();
   if (events_) events_->sync();

@@ -49,13 +49,32 @@ sharding::PartitionedProgram lossPart(const model::Configuration& configuration,
   return part;
 }
 
+namespace {
+
+// No more than a sixteenth of all: the gradients that are complete last, and the weights that are needed first, have
+// nothing left to hide behind. Of all that the tensor ranks hold together, who have to cut alike.
+std::int64_t bucketElements(const sharding::PartitionedProgram& part, std::int64_t most) {
+  constexpr std::int64_t worthAnExchange = 1 << 16;
+  std::int64_t total = 0;
+  for (const graph::TensorId id : part.program.ofRole(graph::Role::parameter)) {
+    const graph::Tensor& tensor = part.program.tensor(id);
+    const auto found = part.parts.find(tensor.name);
+    total += found != part.parts.end() ? found->second.whole().count() : tensor.shape.count();
+  }
+  return std::min(most, std::max(total / 16, worthAnExchange));
+}
+
+}  // namespace
+
 sharding::FlatLayout layoutOf(const sharding::PartitionedProgram& part, const TrainOptions& options,
                               const sharding::Grid& grid) {
   const auto ownership = options.optimizer.method == optim::Method::muon
                              ? sharding::FlatLayout::Ownership::wholeParameters
                              : sharding::FlatLayout::Ownership::anywhere;
-  return runtime::layoutOf(part.program, grid.sharers(), ownership, part.parts, graph::Role::parameter,
-                           options.bucketElements, grid.sharesGradients());
+  return runtime::layoutOf(
+      part.program, grid.sharers(), ownership, part.parts, graph::Role::parameter,
+      grid.sharesGradients() ? options.bucketElements : bucketElements(part, options.bucketElements),
+      grid.sharesGradients());
 }
 
 graph::Program withExchanges(const graph::Program& program, const sharding::FlatLayout& layout,
@@ -148,8 +167,16 @@ TrainingStep::TrainingStep(const model::Configuration& configuration, const Trai
   if (options.gradientNormGroups) gradientGroups_.emplace(configuration, layout, *optimizer_);
   const graph::Program whole = model::buildLoss(configuration, 1, 1, options.storage);
   makeExchange(sharding::sharedByStages(whole, groups_.grid().pipeline));
-  makeSlots(withExchanges(program, layout, grid, replica), device);
+  program = withExchanges(program, layout, grid, replica);
+  if (gathersBesideComputing()) program = sharding::placeWeightWaits(program, layout);
+  makeSlots(program, device);
   losses_.resize(static_cast<std::size_t>(shape.microBatch * options.sequenceLength / groups_.grid().context));
+}
+
+// Recordings would be cut where a program waits, and FP8 looks at all weights before a step.
+bool TrainingStep::gathersBesideComputing() const {
+  return options_.overlap && !options_.cudaGraphs && !options_.fp8 && parameters_->layout().ranks() > 1 &&
+         !parameters_->sharesWeights();
 }
 
 void TrainingStep::makeExchange(std::vector<std::string> sharedByStages) {
@@ -161,7 +188,8 @@ void TrainingStep::makeExchange(std::vector<std::string> sharedByStages) {
   }
   exchange_ = std::make_unique<optim::GradientExchange>(
       *parameters_, groups.replicas(), &groups.tensor(),
-      optim::StageShared{.parameters = std::move(sharedByStages), .holders = tiedStages_.get()});
+      optim::StageShared{.parameters = std::move(sharedByStages), .holders = tiedStages_.get()},
+      options_.overlap ? optim::GradientExchange::When::besideComputing : optim::GradientExchange::When::afterwards);
 }
 
 void TrainingStep::makeSlots(const graph::Program& program, const Device& device) {
@@ -176,6 +204,8 @@ void TrainingStep::makeSlots(const graph::Program& program, const Device& device
     if (parameters_->sharesWeights()) {
       slot->weights = std::make_unique<runtime::WeightGathering>(*parameters_, groups_.device().replicas());
       slot->executable->gatherFrom(slot->weights.get());
+    } else {
+      slot->executable->gatherFrom(&arrival_);
     }
     parameters_->bindTo(*slot->executable);
     if (fp8_) fp8_->bindTo(*slot->executable);
@@ -216,7 +246,8 @@ StepResult TrainingStep::run(const data::Batch& rows, std::int64_t step, double 
     }
   }
   for (const auto& slot : slots_) slot->activations->waitForSends();
-  result.computeSeconds = secondsSince(start);
+  result.communicationSeconds = arrival_.takeSecondsWaited();
+  result.computeSeconds = secondsSince(start) - result.communicationSeconds;
 
   start = Clock::now();
   exchange_->finish();
@@ -232,7 +263,7 @@ StepResult TrainingStep::run(const data::Batch& rows, std::int64_t step, double 
   result.raised = (sums[1] > 0 ? stopRequested : 0) | (sums[2] > 0 ? saveFailed : 0);
   result.gradientNorm = optimizer_->gradientNorm() / lossScale;
   if (gradientGroups_) result.gradientNormGroups = gradientGroups_->norms(lossScale, communicator_);
-  result.communicationSeconds = secondsSince(start);
+  result.communicationSeconds += secondsSince(start);
 
   result.skipped = !std::isfinite(result.loss) || !std::isfinite(result.gradientNorm);
   if (fp8_) fp8_->endStep(result.skipped, communicator_);
@@ -242,12 +273,17 @@ StepResult TrainingStep::run(const data::Batch& rows, std::int64_t step, double 
     return result;
   }
   if (scaler_) scaler_->stepWasGood();
+  settle();  // what no node of this rank's program reads
   const bool clips = options_.clipNorm > 0 && result.gradientNorm > options_.clipNorm;
   start = Clock::now();
   optimizer_->update(learningRate, (clips ? options_.clipNorm / result.gradientNorm : 1.0) / lossScale, step);
   result.computeSeconds += secondsSince(start);
   start = Clock::now();
-  optimizer_->gatherWeights();
+  if (gathersBesideComputing()) {
+    optimizer_->gatherWeights(arrival_);
+  } else {
+    optimizer_->gatherWeights();
+  }
   result.communicationSeconds += secondsSince(start);
   return result;
 }

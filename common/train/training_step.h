@@ -55,8 +55,15 @@ class TrainingStep {
   // Where pairs are learned: the reference's log probabilities, before the first step.
   void compareWith(LogProbabilities reference) { reference_ = std::move(reference); }
 
+  // Waits for the weights that are still on their way from other ranks' updates. Before anything but the next step
+  // reads weights; a call on one rank alone waits for the others'.
+  void settle() { arrival_.finish(); }
+
   RankGroups& groups() { return groups_; }
-  runtime::ParameterStore& parameters() { return *parameters_; }
+  runtime::ParameterStore& parameters() {
+    settle();
+    return *parameters_;
+  }
   // Weights that are not trained; null when all are.
   runtime::ParameterStore* frozen() { return frozen_.get(); }
   optim::Optimizer& optimizer() { return *optimizer_; }
@@ -74,6 +81,7 @@ class TrainingStep {
     std::unique_ptr<runtime::Executable> executable;
   };
 
+  bool gathersBesideComputing() const;
   void makeExchange(std::vector<std::string> sharedByStages);
   void makeSlots(const graph::Program& program, const Device& device);
   PreferenceSums weighPairs(const data::Batch& batch, double lossScale);
@@ -92,6 +100,7 @@ class TrainingStep {
   std::unique_ptr<runtime::ParameterStore> frozen_;
   std::unique_ptr<optim::Optimizer> optimizer_;
   std::unique_ptr<optim::GradientExchange> exchange_;
+  runtime::WeightArrival arrival_;  // where all ranks hold all weights
   std::optional<optim::LossScaler> scaler_;
   std::unique_ptr<Fp8Scaling> fp8_;
   std::optional<GradientGroups> gradientGroups_;

@@ -1,5 +1,5 @@
-// Seconds of a sum over all ranks that everybody gets, by size: the library's all-reduce, and a reduce-scatter with an
-// all-gather on each way there is (common/comm/routed.h), measured in turns.
+// Seconds of a sum over all ranks that everybody gets, by size: the library's all-reduce, on each way there is
+// (common/comm/routed.h), and dealt out and gathered; measured in turns.
 //
 //   mpirun ... collectives_bench [TIMES]
 
@@ -17,6 +17,7 @@
 namespace {
 
 using namespace tandem;
+using comm::Collective;
 using comm::Route;
 
 constexpr Route routes[] = {Route::library, Route::ring, Route::halving, Route::hierarchical, Route::automatic};
@@ -29,7 +30,11 @@ double secondsOf(comm::Communicator& world, const std::function<void()>& work) {
   return comm::allReduceScalar(world, own, comm::Reduction::maximum);
 }
 
-void sumByParts(comm::Communicator& group, std::vector<float>& values) {
+void allReduce(comm::Communicator& group, std::vector<float>& values) {
+  group.allReduce({values.data(), base::DType::f32, std::ssize(values)});
+}
+
+void sumInParts(comm::Communicator& group, std::vector<float>& values) {
   const auto total = std::ssize(values);
   std::vector<std::int64_t> counts(static_cast<std::size_t>(group.size()), total / group.size());
   counts.back() += total % group.size();
@@ -40,31 +45,43 @@ void sumByParts(comm::Communicator& group, std::vector<float>& values) {
   group.allGather(part, all, counts);
 }
 
-int bench(comm::Communicator& world, int times) {
-  std::vector<std::unique_ptr<comm::Communicator>> groups;
-  for (const Route route : routes) groups.push_back(comm::makeRouted(world, {.route = route}));
+struct Work {
+  const char* name;
+  Collective collective;  // whose way `automatic` takes is printed
+  void (*run)(comm::Communicator&, std::vector<float>&);
+};
+constexpr Work works[] = {{"all-reduce, by the library MPI_Allreduce", Collective::allReduce, allReduce},
+                          {"reduce-scatter, then all-gather", Collective::reduceScatter, sumInParts}};
+
+void benchOne(comm::Communicator& world, const std::vector<std::unique_ptr<comm::Communicator>>& groups,
+              const Work& work, int times) {
   if (world.rank() == 0) {
-    std::printf("milliseconds on %d ranks\n%12s%14s", world.size(), "bytes", "MPI_Allreduce");
+    std::printf("%s\n%12s", work.name, "bytes");
     for (const Route route : routes) std::printf("%14s", comm::name(route).c_str());
-    std::printf("%14s\n", "auto takes");
+    std::printf("%14s%18s\n", "auto takes", "library / auto");
   }
   for (const std::int64_t bytes : {4'000LL, 64'000LL, 1'000'000LL, 10'000'000LL, 50'000'000LL}) {
     std::vector<float> values(static_cast<std::size_t>(bytes / 4));
-    std::vector<double> least(std::size(routes) + 1, 1e30);
+    std::vector<double> least(groups.size(), 1e30);
     for (int time = 0; time < times; ++time) {
-      least[0] = std::min(least[0], secondsOf(world, [&] {
-                            world.allReduce({values.data(), base::DType::f32, std::ssize(values)});
-                          }));
       for (std::size_t way = 0; way < groups.size(); ++way) {
-        least[way + 1] = std::min(least[way + 1], secondsOf(world, [&] { sumByParts(*groups[way], values); }));
+        least[way] = std::min(least[way], secondsOf(world, [&] { work.run(*groups[way], values); }));
       }
     }
     if (world.rank() != 0) continue;
     std::printf("%12lld", static_cast<long long>(bytes));
     for (const double seconds : least) std::printf("%14.3f", 1e3 * seconds);
-    std::printf("%14s\n", comm::name(comm::routeOf(*groups.back(), bytes)).c_str());
+    std::printf("%14s%18.2f\n", comm::name(comm::routeOf(*groups.back(), work.collective, bytes)).c_str(),
+                least.front() / least.back());
     std::fflush(stdout);
   }
+}
+
+int bench(comm::Communicator& world, int times) {
+  std::vector<std::unique_ptr<comm::Communicator>> groups;
+  for (const Route route : routes) groups.push_back(comm::makeRouted(world, {.route = route}));
+  if (world.rank() == 0) std::printf("milliseconds on %d ranks, the least of %d turns\n", world.size(), times);
+  for (const Work& work : works) benchOne(world, groups, work, times);
   return 0;
 }
 

@@ -154,6 +154,20 @@ TEST_P(DeviceExchange, exchangesUnderWayEndInAnyOrder) {
   }
 }
 
+TEST_P(DeviceExchange, aTestThatIsTrueMeansThatTheResultIsInTheDevicesMemory) {
+  Floats values(*this, 1000);
+  values.fill(static_cast<float>(rank() + 1), 0, 1000);
+  const auto request = ranks_->startAllReduce(values.all());
+  while (!request->test()) {
+  }
+  // Through a stream that waits for nothing.
+  const auto apart = backend_->makeStream();
+  std::vector<float> seen(1000);
+  backend_->copyToHost(seen.data(), values.all().data, 4000, *apart);
+  apart->synchronize();
+  EXPECT_EQ(seen, std::vector<float>(1000, sumOfRanks()));
+}
+
 TEST_P(DeviceExchange, broadcastSendReceiveAndAllToAll) {
   Floats values(*this, 6), others(*this, 6);
   values.fill(static_cast<float>(rank() + 1), 0, 6);

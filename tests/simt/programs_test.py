@@ -252,6 +252,16 @@ class ChoiceOfDevice(unittest.TestCase):
         self.assertEqual(ended.code, 2, ended)
         self.assertIn("mma", ended.err)
 
+    def test_ways_through_the_hosts_memory_are_not_ignored_in_silence_where_nccl_exchanges(self):
+        own = {**EMULATED, "SIMT_DEVICES": "own"}
+        arguments = world.arguments(world.path("ways"), 1, device="cuda", collectives="ring", **SMALL)
+        ended = run(2, PRETRAIN, *arguments, "--exchange", "nccl", environment=own)
+        self.assertEqual(ended.code, 2, ended)
+        self.assertIn("--collectives ring is for exchanges through the host's memory, and --exchange nccl", ended.err)
+        log = succeed(2, PRETRAIN, *arguments, "--bf16-on-wire", environment=own).err
+        self.assertIn("exchanges between the ranks' GPUs: NCCL", log)
+        self.assertIn("--collectives ring and --bf16-on-wire has no effect: the ranks' GPUs exchange by NCCL", log)
+
     def test_too_little_memory_says_what_was_asked_and_what_lowers_it(self):
         ended = run(2, PRETRAIN, *world.arguments(world.path("full"), 1, device="cuda", **SMALL),
                     environment={**EMULATED, "SIMT_MEMORY": "300000"})

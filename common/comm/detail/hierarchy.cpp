@@ -1,6 +1,7 @@
 #include "common/comm/detail/hierarchy.h"
 
-#include <cstring>
+#include <memory>
+#include <span>
 
 #include "common/comm/detail/checks.h"
 #include "common/comm/detail/routes.h"
@@ -10,49 +11,52 @@ namespace {
 
 using base::DType;
 
-// The pieces of a whole, put in the order of their place on a node, then of the node, as one reduce-scatter inside the
-// node deals them out.
-class NodeOrder {
+// Where the pieces of nodes lie in a whole, in the order of the ranks: those of one node follow each other.
+class NodePieces {
  public:
-  NodeOrder(const Hierarchy& hierarchy, std::vector<std::int64_t> counts)
-      : onNode_(hierarchy.inside->size()), nodes_(hierarchy.between->size()), counts_(std::move(counts)) {}
+  NodePieces(const Hierarchy& hierarchy, std::vector<std::int64_t> counts)
+      : onNode_(static_cast<std::size_t>(hierarchy.inside->size())),
+        place_(static_cast<std::size_t>(hierarchy.inside->rank())),
+        nodes_(static_cast<std::size_t>(hierarchy.between->size())),
+        counts_(std::move(counts)) {}
 
-  // Of the pieces at one place of all nodes.
-  std::vector<std::int64_t> betweenCounts(int place) const {
-    std::vector<std::int64_t> result;
-    for (int node = 0; node < nodes_; ++node) result.push_back(counts_[index(node, place)]);
-    return result;
+  std::size_t nodes() const { return nodes_; }
+  std::span<const std::int64_t> ofNode(std::size_t node) const {
+    return std::span(counts_).subspan(node * onNode_, onNode_);
   }
-  std::vector<std::int64_t> insideCounts() const {
+  std::int64_t nodeBegin(std::size_t node) const { return sum(std::span(counts_).first(node * onNode_)); }
+  // Of the pieces at this rank's place of all nodes.
+  std::vector<std::int64_t> ofPlace() const {
     std::vector<std::int64_t> result;
-    for (int place = 0; place < onNode_; ++place) result.push_back(sum(betweenCounts(place)));
+    for (std::size_t node = 0; node < nodes_; ++node) result.push_back(counts_[node * onNode_ + place_]);
     return result;
-  }
-  // Calls visit(begin in the order of ranks, begin in the order of places, elements) for every piece.
-  template <class Visit>
-  void forEachPiece(Visit&& visit) const {
-    std::int64_t packed = 0;
-    for (int place = 0; place < onNode_; ++place) {
-      for (int node = 0; node < nodes_; ++node) {
-        const std::size_t piece = index(node, place);
-        visit(sum(std::span(counts_).first(piece)), packed, counts_[piece]);
-        packed += counts_[piece];
-      }
-    }
   }
 
  private:
-  std::size_t index(int node, int place) const { return static_cast<std::size_t>(node * onNode_ + place); }
-
-  int onNode_, nodes_;
+  std::size_t onNode_, place_, nodes_;
   std::vector<std::int64_t> counts_;
 };
 
-void copyElements(const void* source, std::int64_t from, void* target, std::int64_t to, std::int64_t count,
-                  DType type) {
-  if (count == 0) return;
-  std::memcpy(at(target, to, type), at(source, from, type), static_cast<std::size_t>(count * base::byteSize(type)));
-}
+// Memory for the pieces at one place of all nodes, one after the other.
+class PlacePieces {
+ public:
+  PlacePieces(std::vector<std::int64_t> counts, DType type)
+      : counts_(std::move(counts)),
+        type_(type),
+        bytes_(std::make_unique_for_overwrite<std::byte[]>(
+            static_cast<std::size_t>(sum(counts_) * base::byteSize(type)))) {}
+
+  const std::vector<std::int64_t>& counts() const { return counts_; }
+  Buffer all() { return {bytes_.get(), type_, sum(counts_)}; }
+  Buffer ofNode(std::size_t node) {
+    return {at(bytes_.get(), sum(std::span(counts_).first(node)), type_), type_, counts_[node]};
+  }
+
+ private:
+  std::vector<std::int64_t> counts_;
+  DType type_;
+  std::unique_ptr<std::byte[]> bytes_;
+};
 
 }  // namespace
 
@@ -72,42 +76,32 @@ std::optional<Hierarchy> findHierarchy(Communicator& group) {
 
 Exchange hierarchicalReduceScatter(const Hierarchy& hierarchy, int tag, bool bf16OnWire, ConstBuffer given,
                                    Buffer received, std::vector<std::int64_t> counts) {
-  const NodeOrder order(hierarchy, std::move(counts));
-  const auto elementBytes = static_cast<std::size_t>(base::byteSize(given.type));
-  std::vector<std::byte> packed(static_cast<std::size_t>(given.count) * elementBytes);
-  order.forEachPiece([&](std::int64_t begin, std::int64_t packedBegin, std::int64_t count) {
-    copyElements(given.data, begin, packed.data(), packedBegin, count, given.type);
-  });
-  const std::vector<std::int64_t> insideCounts = order.insideCounts();
-  const int place = hierarchy.inside->rank();
-  const std::int64_t ofPlace = insideCounts[static_cast<std::size_t>(place)];
-  std::vector<std::byte> sums(static_cast<std::size_t>(ofPlace) * elementBytes);
-  const Buffer partial{sums.data(), given.type, ofPlace};
-  const auto inside =
-      hierarchy.inside->startReduceScatter({packed.data(), given.type, given.count}, partial, insideCounts);
-  co_await *inside;
-  Exchange between =
-      ringReduceScatter({*hierarchy.between, tag, bf16OnWire}, partial, received, order.betweenCounts(place));
+  const NodePieces pieces(hierarchy, std::move(counts));
+  PlacePieces sums(pieces.ofPlace(), given.type);
+  std::vector<std::unique_ptr<Request>> inside;
+  for (std::size_t node = 0; node < pieces.nodes(); ++node) {
+    const ConstBuffer ofNode(at(given.data, pieces.nodeBegin(node), given.type), given.type, sum(pieces.ofNode(node)));
+    inside.push_back(hierarchy.inside->startReduceScatter(ofNode, sums.ofNode(node), pieces.ofNode(node)));
+  }
+  for (const auto& each : inside) co_await *each;
+  Exchange between = ringReduceScatter({*hierarchy.between, tag, bf16OnWire}, sums.all(), received, sums.counts());
   co_await between;
 }
 
 Exchange hierarchicalAllGather(const Hierarchy& hierarchy, int tag, ConstBuffer given, Buffer received,
                                std::vector<std::int64_t> counts) {
-  const NodeOrder order(hierarchy, std::move(counts));
-  const auto elementBytes = static_cast<std::size_t>(base::byteSize(given.type));
-  const std::vector<std::int64_t> insideCounts = order.insideCounts();
-  const int place = hierarchy.inside->rank();
-  std::vector<std::byte> packed(static_cast<std::size_t>(received.count) * elementBytes);
-  const std::int64_t ownBegin = sum(std::span(insideCounts).first(static_cast<std::size_t>(place)));
-  const Buffer own{at(packed.data(), ownBegin, given.type), given.type, insideCounts[static_cast<std::size_t>(place)]};
-  Exchange between = ringAllGather({*hierarchy.between, tag}, given, own, order.betweenCounts(place));
+  const NodePieces pieces(hierarchy, std::move(counts));
+  PlacePieces gathered(pieces.ofPlace(), given.type);
+  Exchange between = ringAllGather({*hierarchy.between, tag}, given, gathered.all(), gathered.counts());
   co_await between;
-  Exchange inside =
-      ringAllGather({*hierarchy.inside, tag}, own, {packed.data(), given.type, received.count}, insideCounts);
-  co_await inside;
-  order.forEachPiece([&](std::int64_t begin, std::int64_t packedBegin, std::int64_t count) {
-    copyElements(packed.data(), packedBegin, received.data, begin, count, given.type);
-  });
+  // One after the other, as their messages are told apart by their order alone.
+  for (std::size_t node = 0; node < pieces.nodes(); ++node) {
+    const std::span<const std::int64_t> ofNode = pieces.ofNode(node);
+    const Buffer whole{at(received.data, pieces.nodeBegin(node), received.type), received.type, sum(ofNode)};
+    Exchange inside =
+        ringAllGather({*hierarchy.inside, tag}, gathered.ofNode(node), whole, {ofNode.begin(), ofNode.end()});
+    co_await inside;
+  }
 }
 
 }  // namespace tandem::comm::detail

@@ -6,6 +6,7 @@
 #include "common/comm/detail/checks.h"
 #include "common/comm/detail/float16.h"
 #include "common/comm/detail/mpi_request.h"
+#include "common/comm/detail/progress.h"
 #include "common/comm/detail/reduce_scatter.h"
 #include "common/comm/detail/watchdog.h"
 #include "common/comm/session.h"
@@ -59,8 +60,8 @@ MPI_Op mpiOperation(Reduction reduction) {
 
 // Calls visit(first element, elements) for each piece of a run of elements.
 template <class Visit>
-void forEachPiece(std::int64_t count, DType type, Visit&& visit) {
-  const std::int64_t step = pieceLimit / base::byteSize(type);
+void forEachPiece(std::int64_t count, DType type, Visit&& visit, std::int64_t longest = pieceLimit) {
+  const std::int64_t step = longest / base::byteSize(type);
   for (std::int64_t begin = 0; begin < count; begin += step) {
     visit(begin, static_cast<int>(std::min(step, count - begin)));
   }
@@ -70,6 +71,7 @@ class MpiCommunicator : public Communicator {
  public:
   // Takes over the handle.
   MpiCommunicator(MPI_Comm handle, WaitedSeconds waited) : handle_(handle), waited_(std::move(waited)) {
+    const LibraryLock lock;
     checkMpi(MPI_Comm_rank(handle_, &rank_), "MPI_Comm_rank");
     checkMpi(MPI_Comm_size(handle_, &size_), "MPI_Comm_size");
     checkMpi(MPI_Comm_dup(handle_, &exchanges_), "MPI_Comm_dup");
@@ -81,6 +83,7 @@ class MpiCommunicator : public Communicator {
 
   ~MpiCommunicator() override {
     if (std::uncaught_exceptions() > 0) return;  // freeing is collective: not when the ranks may disagree
+    const LibraryLock lock;
     MPI_Comm_free(&exchanges_);
     MPI_Comm_free(&handle_);
   }
@@ -91,12 +94,14 @@ class MpiCommunicator : public Communicator {
   std::string description() const override { return "MPI (" + libraryVersion() + ")"; }
 
   void barrier() override {
+    const LibraryLock lock;
     const CallScope scope("barrier", 0, *waited_);
     checkMpi(MPI_Barrier(handle_), "MPI_Barrier");
   }
 
   void broadcast(Buffer buffer, int root) override {
     checkRank(root);
+    const LibraryLock lock;
     const CallScope scope("broadcast", bytes(buffer), *waited_);
     forEachPiece(buffer.count, buffer.type, [&](std::int64_t begin, int count) {
       checkMpi(MPI_Bcast(at(buffer.data, begin, buffer.type), count, mpiType(buffer.type), root, handle_), "MPI_Bcast");
@@ -106,6 +111,7 @@ class MpiCommunicator : public Communicator {
   void allReduce(Buffer buffer, Reduction reduction) override {
     const CallScope scope("all-reduce", bytes(buffer), *waited_);
     if (isFloat16(buffer.type)) return startAllReduce(buffer, reduction)->wait();
+    const LibraryLock lock;
     forEachPiece(buffer.count, buffer.type, [&](std::int64_t begin, int count) {
       checkMpi(MPI_Allreduce(MPI_IN_PLACE, at(buffer.data, begin, buffer.type), count, mpiType(buffer.type),
                              mpiOperation(reduction), handle_),
@@ -132,25 +138,7 @@ class MpiCommunicator : public Communicator {
         "the buffers of an all-to-all must be as long as their counts say");
     const CallScope scope("all-to-all", bytes(given), *waited_);
     MpiRequest request("all-to-all", bytes(given), waited_);
-    const Channel channel = nextExchange();
-    std::int64_t begin = 0;
-    for (int source = 0; source < size_; ++source) {
-      const std::int64_t count = receivedCounts[static_cast<std::size_t>(source)];
-      if (source != rank_)
-        addReceive(request, {at(received.data, begin, received.type), received.type, count}, source, channel);
-      begin += count;
-    }
-    begin = 0;
-    for (int destination = 0; destination < size_; ++destination) {
-      const std::int64_t count = givenCounts[static_cast<std::size_t>(destination)];
-      if (destination == rank_) {
-        TANDEM_ASSERT(count == receivedCounts[static_cast<std::size_t>(rank_)], "a rank gives itself what it receives");
-        copyOwn({at(given.data, begin, given.type), given.type, count}, received, receivedCounts);
-      } else {
-        addSend(request, {at(given.data, begin, given.type), given.type, count}, destination, channel);
-      }
-      begin += count;
-    }
+    postAllToAll(request, given, givenCounts, received, receivedCounts);
     request.wait();
   }
 
@@ -165,6 +153,7 @@ class MpiCommunicator : public Communicator {
   }
 
   std::unique_ptr<Request> startAllReduce(Buffer buffer, Reduction reduction) override {
+    const LibraryLock lock;
     auto request = std::make_unique<MpiRequest>("all-reduce", bytes(buffer), waited_);
     Buffer work = buffer;
     if (isFloat16(buffer.type)) {
@@ -178,34 +167,38 @@ class MpiCommunicator : public Communicator {
                               mpiOperation(reduction), handle_, request->add()),
                "MPI_Iallreduce");
     });
-    return request;
+    return attended(std::move(request));
   }
 
   std::unique_ptr<Request> startReduceScatter(ConstBuffer given, Buffer received,
                                               std::span<const std::int64_t> counts) override {
     checkPieces(*this, given, received, counts);
-    return std::make_unique<ReduceScatterRequest>(nextExchange(), given, received, counts, waited_);
+    const LibraryLock lock;
+    return attended(std::make_unique<ReduceScatterRequest>(nextExchange(), given, received, counts, waited_));
   }
 
   std::unique_ptr<Request> startAllGather(ConstBuffer given, Buffer received,
                                           std::span<const std::int64_t> counts) override {
     checkPieces(*this, received, given, counts);
+    const LibraryLock lock;
     auto request = std::make_unique<MpiRequest>("all-gather", bytes(received), waited_);
     const Channel channel = nextExchange();
     std::int64_t begin = 0;
     for (int source = 0; source < size_; ++source) {
       const std::int64_t count = counts[static_cast<std::size_t>(source)];
       if (source != rank_)
-        addReceive(*request, {at(received.data, begin, received.type), received.type, count}, source, channel);
+        addReceive(*request, {at(received.data, begin, received.type), received.type, count}, source, channel,
+                   segmentBytes());
       begin += count;
     }
-    for (int step = 1; step < size_; ++step) addSend(*request, given, (rank_ + step) % size_, channel);
+    for (int step = 1; step < size_; ++step) addSend(*request, given, (rank_ + step) % size_, channel, segmentBytes());
     copyOwn(given, received, counts);
-    return request;
+    return attended(std::move(request));
   }
 
   std::unique_ptr<Request> startSend(ConstBuffer buffer, int destination, int tag) override {
     checkMessage(destination, tag);
+    const LibraryLock lock;
     auto request = std::make_unique<MpiRequest>("send", bytes(buffer), waited_);
     addSend(*request, buffer, destination, {handle_, tag});
     return request;
@@ -213,6 +206,7 @@ class MpiCommunicator : public Communicator {
 
   std::unique_ptr<Request> startReceive(Buffer buffer, int source, int tag) override {
     checkMessage(source, tag);
+    const LibraryLock lock;
     auto request = std::make_unique<MpiRequest>("receive", bytes(buffer), waited_);
     addReceive(*request, buffer, source, {handle_, tag});
     return request;
@@ -220,6 +214,7 @@ class MpiCommunicator : public Communicator {
 
   std::unique_ptr<Communicator> split(int colour, int key) override {
     TANDEM_ASSERT(colour >= 0, "the colour of a split is negative");
+    const LibraryLock lock;
     const CallScope scope("split", 0, *waited_);
     MPI_Comm part = MPI_COMM_NULL;
     checkMpi(MPI_Comm_split(handle_, colour, key, &part), "MPI_Comm_split");
@@ -229,26 +224,59 @@ class MpiCommunicator : public Communicator {
   double secondsWaited() const override { return *waited_; }
 
  private:
+  static std::unique_ptr<Request> attended(std::unique_ptr<Request> request) {
+    return std::make_unique<Attended>(std::move(request));
+  }
+
+  void postAllToAll(MpiRequest& request, ConstBuffer given, std::span<const std::int64_t> givenCounts, Buffer received,
+                    std::span<const std::int64_t> receivedCounts) {
+    const LibraryLock lock;
+    const Channel channel = nextExchange();
+    std::int64_t begin = 0;
+    for (int source = 0; source < size_; ++source) {
+      const std::int64_t count = receivedCounts[static_cast<std::size_t>(source)];
+      if (source != rank_)
+        addReceive(request, {at(received.data, begin, received.type), received.type, count}, source, channel,
+                   segmentBytes());
+      begin += count;
+    }
+    begin = 0;
+    for (int destination = 0; destination < size_; ++destination) {
+      const std::int64_t count = givenCounts[static_cast<std::size_t>(destination)];
+      if (destination == rank_) {
+        TANDEM_ASSERT(count == receivedCounts[static_cast<std::size_t>(rank_)], "a rank gives itself what it receives");
+        copyOwn({at(given.data, begin, given.type), given.type, count}, received, receivedCounts);
+      } else {
+        addSend(request, {at(given.data, begin, given.type), given.type, count}, destination, channel, segmentBytes());
+      }
+      begin += count;
+    }
+  }
+
   void checkRank(int rank) const { TANDEM_ASSERT(rank >= 0 && rank < size_, "the rank is outside the group"); }
   void checkMessage(int rank, int tag) const {
     checkRank(rank);
     TANDEM_ASSERT(tag >= 0 && tag < largestTag, "the tag is out of range");
   }
 
-  void addSend(MpiRequest& request, const ConstBuffer& buffer, int destination, const Channel& channel) {
-    forEachPiece(buffer.count, buffer.type, [&](std::int64_t begin, int count) {
+  void addSend(MpiRequest& request, const ConstBuffer& buffer, int destination, const Channel& channel,
+               std::int64_t longest = pieceLimit) {
+    const auto send = [&](std::int64_t begin, int count) {
       checkMpi(MPI_Isend(at(buffer.data, begin, buffer.type), count, mpiType(buffer.type), destination, channel.tag,
                          channel.group, request.add()),
                "MPI_Isend");
-    });
+    };
+    forEachPiece(buffer.count, buffer.type, send, longest);
   }
 
-  void addReceive(MpiRequest& request, const Buffer& buffer, int source, const Channel& channel) {
-    forEachPiece(buffer.count, buffer.type, [&](std::int64_t begin, int count) {
+  void addReceive(MpiRequest& request, const Buffer& buffer, int source, const Channel& channel,
+                  std::int64_t longest = pieceLimit) {
+    const auto receive = [&](std::int64_t begin, int count) {
       checkMpi(MPI_Irecv(at(buffer.data, begin, buffer.type), count, mpiType(buffer.type), source, channel.tag,
                          channel.group, request.add()),
                "MPI_Irecv");
-    });
+    };
+    forEachPiece(buffer.count, buffer.type, receive, longest);
   }
 
   // Of an exchange between all ranks, which start exchanges in the same order: so several can be under way at once.
@@ -290,6 +318,8 @@ void checkMpi(int code, const char* call, std::source_location place) {
 }
 
 std::int64_t pieceBytes() { return pieceLimit; }
+
+std::int64_t segmentBytes() { return std::min<std::int64_t>(60 << 10, pieceLimit); }
 
 void setPieceBytes(std::int64_t bytes) {
   TANDEM_ASSERT(bytes >= 8 && bytes % 8 == 0, "a piece holds whole elements of every type");

@@ -23,4 +23,9 @@ void checkMpi(int code, const char* call, std::source_location place = std::sour
 std::int64_t pieceBytes();
 void setPieceBytes(std::int64_t bytes);
 
+// The longest message of an exchange in which ranks send to each other at the same time: as much as the library sends
+// over TCP without asking (64 KiB with its header). A longer message is announced, the answer stands behind the data
+// that goes the other way, and the two directions of a link take turns: half its rate.
+std::int64_t segmentBytes();
+
 }  // namespace tandem::comm::detail

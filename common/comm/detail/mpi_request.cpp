@@ -1,8 +1,10 @@
 #include "common/comm/detail/mpi_request.h"
 
 #include <exception>
+#include <thread>
 
 #include "common/comm/detail/mpi_communicator.h"
+#include "common/comm/detail/progress.h"
 #include "common/comm/detail/watchdog.h"
 
 namespace tandem::comm::detail {
@@ -16,12 +18,14 @@ MpiRequest::~MpiRequest() {
     static_cast<void>(staging_.release());  // the library may still write into it
     return;
   }
+  const LibraryLock lock;
   const CallScope scope(name_, bytes_, *waited_);
   MPI_Waitall(static_cast<int>(requests_.size()), requests_.data(), MPI_STATUSES_IGNORE);
 }
 
 bool MpiRequest::test() {
   if (complete_) return true;
+  const LibraryLock lock;
   int done = 0;
   checkMpi(MPI_Testall(static_cast<int>(requests_.size()), requests_.data(), &done, MPI_STATUSES_IGNORE), name_);
   if (done) complete();
@@ -31,8 +35,7 @@ bool MpiRequest::test() {
 void MpiRequest::wait() {
   if (complete_) return;
   const CallScope scope(name_, bytes_, *waited_);
-  checkMpi(MPI_Waitall(static_cast<int>(requests_.size()), requests_.data(), MPI_STATUSES_IGNORE), name_);
-  complete();
+  while (!test()) std::this_thread::yield();  // the lock is free in between, for other exchanges under way
 }
 
 MPI_Request* MpiRequest::add() { return &requests_.emplace_back(MPI_REQUEST_NULL); }

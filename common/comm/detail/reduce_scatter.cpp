@@ -2,21 +2,20 @@
 
 #include <algorithm>
 #include <exception>
+#include <thread>
 
 #include "common/comm/detail/checks.h"
 #include "common/comm/detail/mpi_communicator.h"
+#include "common/comm/detail/progress.h"
 #include "common/comm/detail/sum.h"
 #include "common/comm/detail/watchdog.h"
 
 namespace tandem::comm::detail {
 namespace {
 
-// Long enough for the link's full rate; shorter with many ranks, whose staging adds up. Alike on all ranks.
-std::int64_t segmentBytes(int ranks) {
-  const std::int64_t shared = (std::int64_t{16} << 20) / ranks;
-  const std::int64_t bytes = std::clamp<std::int64_t>(shared, 64 << 10, 1 << 20) & ~std::int64_t{7};
-  return std::min(bytes, pieceBytes());
-}
+// Segments of each other rank that are received while one is added up: enough for the link's full rate; fewer with many
+// ranks, whose staging adds up.
+std::int64_t slotsFor(int ranks) { return std::clamp(32 / std::max(ranks - 1, 1), 3, 16); }
 
 }  // namespace
 
@@ -26,12 +25,14 @@ ReduceScatterRequest::ReduceScatterRequest(const Channel& channel, const ConstBu
   checkMpi(MPI_Comm_rank(channel_.group, &rank_), "MPI_Comm_rank");
   checkMpi(MPI_Comm_size(channel_.group, &ranks_), "MPI_Comm_size");
   own_ = at(given_.data, sum(counts.first(static_cast<std::size_t>(rank_))), given_.type);
-  perSegment_ = segmentBytes(ranks_) / base::byteSize(given_.type);
+  perSegment_ = segmentBytes() / base::byteSize(given_.type);
+  slots_ = slotsFor(ranks_);
+  receives_.resize(static_cast<std::size_t>(slots_));
   segments_ = (received_.count + perSegment_ - 1) / perSegment_;
-  const std::int64_t stagedElements = std::min(slots * perSegment_, segments_ * perSegment_) * (ranks_ - 1);
+  const std::int64_t stagedElements = std::min(slots_ * perSegment_, segments_ * perSegment_) * (ranks_ - 1);
   staging_ = std::make_unique_for_overwrite<std::byte[]>(
       static_cast<std::size_t>(stagedElements * base::byteSize(given_.type)));
-  for (std::int64_t segment = 0; segment < std::min(slots, segments_); ++segment) postReceives(segment);
+  for (std::int64_t segment = 0; segment < std::min(slots_, segments_); ++segment) postReceives(segment);
   postSends(counts);
 }
 
@@ -47,12 +48,15 @@ ReduceScatterRequest::~ReduceScatterRequest() {
   }
 }
 
-bool ReduceScatterRequest::test() { return complete_ || advance(false); }
+bool ReduceScatterRequest::test() {
+  const LibraryLock lock;
+  return complete_ || advance();
+}
 
 void ReduceScatterRequest::wait() {
   if (complete_) return;
   const CallScope scope("reduce-scatter", bytes(given_), *waited_);
-  advance(true);
+  while (!test()) std::this_thread::yield();  // the lock is free in between, for other exchanges under way
 }
 
 void ReduceScatterRequest::postSends(std::span<const std::int64_t> counts) {
@@ -70,7 +74,7 @@ void ReduceScatterRequest::postSends(std::span<const std::int64_t> counts) {
 }
 
 void ReduceScatterRequest::postReceives(std::int64_t segment) {
-  std::vector<MPI_Request>& requests = receives_[segment % slots];
+  std::vector<MPI_Request>& requests = receives_[static_cast<std::size_t>(segment % slots_)];
   requests.clear();
   const std::int64_t size = segmentCount(segment) * base::byteSize(given_.type);
   for (int source = 0; source < ranks_; ++source) {
@@ -86,25 +90,21 @@ std::int64_t ReduceScatterRequest::segmentCount(std::int64_t segment) const {
 }
 
 std::byte* ReduceScatterRequest::staging(std::int64_t segment, int source) {
-  const std::int64_t index = (segment % slots) * (ranks_ - 1) + (source < rank_ ? source : source - 1);
+  const std::int64_t index = (segment % slots_) * (ranks_ - 1) + (source < rank_ ? source : source - 1);
   return at(staging_.get(), index * perSegment_, given_.type);
 }
 
-bool ReduceScatterRequest::advance(bool waiting) {
-  auto arrived = [waiting](std::vector<MPI_Request>& requests) {
+bool ReduceScatterRequest::advance() {
+  const auto arrived = [](std::vector<MPI_Request>& requests) {
     int done = 1;
-    const int count = static_cast<int>(requests.size());
-    if (waiting) {
-      checkMpi(MPI_Waitall(count, requests.data(), MPI_STATUSES_IGNORE), "reduce-scatter");
-    } else {
-      checkMpi(MPI_Testall(count, requests.data(), &done, MPI_STATUSES_IGNORE), "reduce-scatter");
-    }
+    checkMpi(MPI_Testall(static_cast<int>(requests.size()), requests.data(), &done, MPI_STATUSES_IGNORE),
+             "reduce-scatter");
     return done != 0;
   };
   for (; next_ < segments_; ++next_) {
-    if (!arrived(receives_[next_ % slots])) return false;
+    if (!arrived(receives_[static_cast<std::size_t>(next_ % slots_)])) return false;
     addUp(next_);
-    if (next_ + slots < segments_) postReceives(next_ + slots);
+    if (next_ + slots_ < segments_) postReceives(next_ + slots_);
   }
   if (!arrived(sends_)) return false;
   return complete_ = true;

@@ -29,14 +29,12 @@ class ReduceScatterRequest : public Request {
   void wait() override;
 
  private:
-  static constexpr std::int64_t slots = 3;  // segments that are received while one is added up
-
   void postSends(std::span<const std::int64_t> counts);
   void postReceives(std::int64_t segment);
   std::int64_t segmentCount(std::int64_t segment) const;
   std::byte* staging(std::int64_t segment, int source);
-  // Adds up the segments that have arrived; true when all are done. Waits for them if asked to.
-  bool advance(bool waiting);
+  // Adds up the segments that have arrived; true when all are done.
+  bool advance();
   void addUp(std::int64_t segment);
 
   Channel channel_;
@@ -47,9 +45,10 @@ class ReduceScatterRequest : public Request {
   int ranks_ = 0;
   std::int64_t perSegment_ = 0;  // elements
   std::int64_t segments_ = 0;
-  std::int64_t next_ = 0;  // the first segment that is not added up yet
+  std::int64_t slots_ = 0;  // segments under way
+  std::int64_t next_ = 0;   // the first segment that is not added up yet
   std::unique_ptr<std::byte[]> staging_;
-  std::vector<MPI_Request> receives_[slots];
+  std::vector<std::vector<MPI_Request>> receives_;  // by slot
   std::vector<MPI_Request> sends_;
   WaitedSeconds waited_;
   bool complete_ = false;

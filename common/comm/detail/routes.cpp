@@ -16,8 +16,7 @@ namespace {
 using base::DType;
 using Requests = std::vector<std::unique_ptr<Request>>;
 
-constexpr std::int64_t segmentBytes = 256 << 10;
-constexpr std::size_t ahead = 4;  // segments that are received while one is added up
+constexpr std::size_t ahead = 16;  // segments that are received while one is added up
 
 struct Segment {
   std::int64_t begin = 0;  // element of the whole
@@ -48,9 +47,9 @@ class Pieces {
 // Places of a segment each, used in turn.
 class Slots {
  public:
-  explicit Slots(DType type) : type_(type), bytes_(ahead * static_cast<std::size_t>(segmentBytes)) {}
+  explicit Slots(DType type) : type_(type), bytes_(ahead * static_cast<std::size_t>(segmentBytes())) {}
   Buffer buffer(std::size_t index, std::int64_t count) {
-    return {bytes_.data() + index % ahead * static_cast<std::size_t>(segmentBytes), type_, count};
+    return {bytes_.data() + index % ahead * static_cast<std::size_t>(segmentBytes()), type_, count};
   }
 
  private:
@@ -167,7 +166,7 @@ void copyOwn(const ConstBuffer& own, const Buffer& all, std::int64_t begin) {
 
 }  // namespace
 
-std::int64_t segmentElements(DType type) { return std::min(segmentBytes, pieceBytes()) / base::byteSize(type); }
+std::int64_t segmentElements(DType type) { return segmentBytes() / base::byteSize(type); }
 
 // The sum of a piece begins at the rank behind its owner's and goes round to the owner, each rank adding its own.
 Exchange ringReduceScatter(Way way, ConstBuffer given, Buffer received, std::vector<std::int64_t> counts) {

@@ -21,6 +21,7 @@ class DeviceGroup : public comm::Communicator {
   int ranksOnThisHost() const override { return ranks_.ranksOnThisHost(); }
   double secondsWaited() const override { return ranks_.secondsWaited(); }
 
+  void carryGradients() override { ranks_.carryGradients(); }
   void barrier() override {
     compute_.synchronize();
     ranks_.barrier();

@@ -1,7 +1,11 @@
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <chrono>
 #include <cmath>
+#include <thread>
 
+#include "common/comm/detail/progress.h"
 #include "tests/common/comm/element_values.h"
 #include "tests/common/comm/piece_limit.h"
 #include "tests/mpi_test.h"
@@ -116,6 +120,39 @@ TEST_P(Requests, giveTheSameBitsAsTheBlockingForms) {
   all.reduceScatter({given.data(), DType::f32, 997}, {blocking.data(), DType::f32, own}, counts);
   all.startReduceScatter({given.data(), DType::f32, 997}, {started.data(), DType::f32, own}, counts)->wait();
   EXPECT_EQ(blocking, started);
+}
+
+// Complete, or failing, when it is asked for the fifth time.
+class FifthTime : public comm::Request {
+ public:
+  FifthTime(std::atomic<int>& asked, bool fails) : asked_(asked), fails_(fails) {}
+  bool test() override {
+    if (asked_ == 5) return true;
+    if (++asked_ < 5) return false;
+    if (fails_) throw base::Error(base::ErrorKind::communication, "the link is gone");
+    return true;
+  }
+  void wait() override {}
+
+ private:
+  std::atomic<int>& asked_;
+  const bool fails_;
+};
+
+TEST(AttendedRequest, goesOnWhileNobodyAsks) {
+  std::atomic<int> asked = 0;
+  comm::detail::Attended request(std::make_unique<FifthTime>(asked, false));
+  while (asked < 5) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  EXPECT_TRUE(request.test());
+  request.wait();
+  EXPECT_EQ(asked, 5);
+}
+
+TEST(AttendedRequest, tellsWhatFailedToWhoeverAsksNext) {
+  std::atomic<int> asked = 0;
+  comm::detail::Attended request(std::make_unique<FifthTime>(asked, true));
+  while (asked < 5) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  EXPECT_THROW(request.wait(), base::Error);
 }
 
 }  // namespace

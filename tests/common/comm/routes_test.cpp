@@ -3,9 +3,11 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "common/comm/detail/hierarchy.h"
+#include "common/comm/detail/route_table.h"
 #include "common/comm/detail/routes.h"
 #include "common/comm/routed.h"
 #include "tests/common/comm/element_values.h"
@@ -15,6 +17,7 @@
 namespace tandem::test {
 namespace {
 
+using comm::Collective;
 using comm::Route;
 
 class Routes : public WithPieces {
@@ -68,6 +71,34 @@ void expectGathered(comm::Communicator& all, const std::vector<std::int64_t>& co
   }
   all.allGather(inPlace ? received.part(begin, own) : separate.buffer(), received.buffer(), counts);
   for (int i = 0; i < total; ++i) EXPECT_TRUE(received.holds(i, i)) << all.description() << " element " << i;
+}
+
+void expectSumsEverywhere(comm::Communicator& all, std::int64_t count, DType type) {
+  const int rank = all.rank(), ranks = all.size();
+  Elements blocking(type, count), started(type, count);
+  for (int i = 0; i < count; ++i) {
+    blocking.set(i, i % 20 + rank);
+    started.set(i, i % 20 + rank + 1);
+  }
+  const auto request = all.startAllReduce(started.buffer());
+  all.allReduce(blocking.buffer());
+  request->wait();
+  for (int i = 0; i < count; ++i) {
+    const int expected = ranks * (i % 20) + ranks * (ranks - 1) / 2;
+    EXPECT_TRUE(blocking.holds(i, expected)) << all.description() << " element " << i;
+    EXPECT_TRUE(started.holds(i, expected + ranks)) << all.description() << " element " << i;
+  }
+}
+
+TEST_P(Routes, allReducesOfAnySizeGiveTheSameSums) {
+  for (const auto& all : routed) {
+    for (const std::int64_t count : {0, 1, 3, 100, 1001}) {
+      for (const DType type : {DType::f32, DType::bf16, DType::i64}) expectSumsEverywhere(*all, count, type);
+    }
+    std::vector<float> values(5, static_cast<float>(rank + 1));
+    all->allReduce({values.data(), DType::f32, 5}, comm::Reduction::maximum);
+    EXPECT_EQ(values, std::vector<float>(5, static_cast<float>(ranks)));
+  }
 }
 
 TEST_P(Routes, allGiveTheSameForPiecesOfAnySize) {
@@ -143,33 +174,44 @@ TEST_P(Routes, sumsHaveTheSameBitsEveryTime) {
   }
 }
 
-TEST_P(Routes, inBfloat16OnTheWireKeepThreeDigits) {
-  const std::int64_t each = 50, total = each * ranks;
-  const std::vector<std::int64_t> counts(static_cast<std::size_t>(ranks), each);
+// The furthest that the sums of this rank's piece are from the exact ones.
+float furthestFromExact(comm::Communicator& all) {
+  const std::int64_t each = 50, total = each * all.size();
+  const std::vector<std::int64_t> counts(static_cast<std::size_t>(all.size()), each);
+  std::vector<float> given(static_cast<std::size_t>(total)), received(static_cast<std::size_t>(each));
+  const auto value = [&](std::int64_t i, int of) { return 1.0f + static_cast<float>(i % 17 + of) / 37.0f; };
+  for (std::int64_t i = 0; i < total; ++i) given[static_cast<std::size_t>(i)] = value(i, all.rank());
+  all.reduceScatter({given.data(), DType::f32, total}, {received.data(), DType::f32, each}, counts);
+  float furthest = 0;
+  for (std::int64_t i = 0; i < each; ++i) {
+    float exact = 0;
+    for (int other = 0; other < all.size(); ++other) exact += value(all.rank() * each + i, other);
+    const float error = std::abs(received[static_cast<std::size_t>(i)] - exact);
+    EXPECT_LE(error, static_cast<float>(all.size()) * exact / 256);
+    furthest = std::max(furthest, error);
+  }
+  return furthest;
+}
+
+TEST_P(Routes, inBfloat16OnTheWireKeepThreeDigitsOfGradientsAndAllOfOtherSums) {
   for (const Route route : {Route::ring, Route::halving}) {
     const auto all = comm::makeRouted(world(), {.route = route, .bf16OnWire = true});
-    std::vector<float> given(static_cast<std::size_t>(total)), received(static_cast<std::size_t>(each));
-    const auto value = [&](std::int64_t i, int of) { return 1.0f + static_cast<float>(i % 17 + of) / 37.0f; };
-    for (std::int64_t i = 0; i < total; ++i) given[static_cast<std::size_t>(i)] = value(i, rank);
-    all->reduceScatter({given.data(), DType::f32, total}, {received.data(), DType::f32, each}, counts);
-    float furthest = 0;
-    for (std::int64_t i = 0; i < each; ++i) {
-      float exact = 0;
-      for (int other = 0; other < ranks; ++other) exact += value(rank * each + i, other);
-      const float error = std::abs(received[static_cast<std::size_t>(i)] - exact);
-      EXPECT_LE(error, static_cast<float>(ranks) * exact / 256);
-      furthest = std::max(furthest, error);
-    }
-    const bool isOurs = comm::routeOf(*all, 1) != Route::library;
-    EXPECT_EQ(furthest > 1e-5f, isOurs && ranks > 1) << "nothing was rounded on the wire, or something that should not";
+    EXPECT_LE(furthestFromExact(*all), 1e-5f) << "sums that are no gradients were rounded";
+    all->carryGradients();
+    const bool isOurs = comm::routeOf(*all, Collective::reduceScatter, 1) != Route::library;
+    EXPECT_EQ(furthestFromExact(*all) > 1e-5f, isOurs && ranks > 1)
+        << "nothing was rounded on the wire, or something that should not";
+    const std::vector<std::int64_t> counts(static_cast<std::size_t>(ranks), 50);
     expectGathered(*all, counts, DType::f32, true);  // weights are never rounded
+    const auto part = all->split(0, rank);
+    EXPECT_LE(furthestFromExact(*part), 1e-5f) << "a group that was split off rounds by itself";
   }
 }
 
 TEST_P(Routes, groupsThatAreSplitOffAreRoutedToo) {
   const auto ring = comm::makeRouted(world(), {.route = Route::ring});
   const auto part = ring->split(rank % 2, rank);
-  EXPECT_EQ(comm::routeOf(*part, 1), part->size() > 1 ? Route::ring : Route::library);
+  EXPECT_EQ(comm::routeOf(*part, Collective::allGather, 1), part->size() > 1 ? Route::ring : Route::library);
   for (const auto& counts : manyCounts(part->size())) {
     expectSums(*part, counts, DType::f32, true);
     expectGathered(*part, counts, DType::f32, false);
@@ -197,11 +239,59 @@ TEST(MeasuredRoutes, giveTheSameSumsAndAreAgreedOnByAllRanks) {
     expectSums(*all, counts, DType::f32, true);
     expectGathered(*all, counts, DType::f32, false);
   }
-  for (const std::int64_t bytes : {0, 1000, 100'000, 100'000'000}) {
-    const auto own = static_cast<std::int64_t>(comm::routeOf(*all, bytes));
-    EXPECT_EQ(comm::allReduceScalar(world(), own, comm::Reduction::maximum), own);
-    EXPECT_NE(comm::routeOf(*all, bytes), Route::automatic);
+  for (const std::int64_t count : {0, 1000, 100'000}) expectSumsEverywhere(*all, count, DType::f32);
+  for (const auto collective :
+       {Collective::reduceScatter, Collective::allGather, Collective::allReduce, Collective::startedAllReduce}) {
+    for (const std::int64_t bytes : {0, 1000, 100'000, 100'000'000}) {
+      const auto own = static_cast<std::int64_t>(comm::routeOf(*all, collective, bytes));
+      EXPECT_EQ(comm::allReduceScalar(world(), own, comm::Reduction::maximum), own);
+      EXPECT_NE(comm::routeOf(*all, collective, bytes), Route::automatic);
+    }
   }
+}
+
+using comm::detail::RouteTable;
+
+RouteTable tableOf(Route small, Route large) {
+  return RouteTable({{.bytes = 4096, .fastest = {small, small, small, small}},
+                     {.bytes = 1 << 20, .fastest = {large, large, large, small}}});
+}
+
+TEST(RouteTables, giveTheWayOfTheSizeThatIsNearestInProportion) {
+  const RouteTable table = tableOf(Route::library, Route::ring);
+  EXPECT_EQ(table.fastest(Collective::reduceScatter, 0), Route::library);
+  EXPECT_EQ(table.fastest(Collective::reduceScatter, 60'000), Route::library);
+  EXPECT_EQ(table.fastest(Collective::reduceScatter, 70'000), Route::ring);
+  EXPECT_EQ(table.fastest(Collective::allGather, 1 << 30), Route::ring);
+  EXPECT_EQ(table.fastest(Collective::startedAllReduce, 1 << 30), Route::library);
+  EXPECT_EQ(table.text(),
+            "reduce-scatter: library to 4.0 KiB, ring; all-gather: library to 4.0 KiB, ring; all-reduce: library to "
+            "4.0 KiB, ring; all-reduce beside computing: library");
+}
+
+TEST(RouteTables, areMeasuredOncePerKindAndAgreedOnByRanksThatMeasuredApart) {
+  comm::detail::KnownTables known;
+  int measured = 0;
+  const auto find = [&](comm::Communicator& group, const std::string& kind, Route large) {
+    return known.find(group, kind, [&] {
+      ++measured;
+      return tableOf(Route::library, large);
+    });
+  };
+  // Each rank for itself, with another result.
+  const auto alone = world().split(world().rank(), 0);
+  const Route own = world().rank() == 0 ? Route::ring : Route::hierarchical;
+  EXPECT_EQ(find(*alone, "exact", own).fastest(Collective::allGather, 1 << 20), own);
+  EXPECT_EQ(find(*alone, "exact", Route::library).fastest(Collective::allGather, 1 << 20), own);
+  EXPECT_EQ(measured, 1);
+  find(*alone, "rounded", Route::ring);
+  EXPECT_EQ(measured, 2);
+  if (world().size() == 1) return;
+  // Together: nobody has measured that yet, then all have, and rank 0's holds.
+  find(world(), "exact", own);
+  EXPECT_EQ(measured, 3);
+  EXPECT_EQ(find(world(), "exact", Route::library).fastest(Collective::allGather, 1 << 20), Route::ring);
+  EXPECT_EQ(measured, 3);
 }
 
 TEST(RouteNames, areReadAndRefused) {

@@ -4,6 +4,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
+
+#include "common/comm/routed.h"
 #include "tests/common/optim/parameters.h"
 #include "tests/mpi_test.h"
 
@@ -23,6 +27,21 @@ TEST(GradientExchange, leavesTheSumOverAllRanksInEachRanksOwnPieces) {
       }
     }
   }
+}
+
+TEST(GradientExchange, roundsItsSumsOnTheWireWhereThatIsAsked) {
+  const auto routed = comm::makeRouted(test::world(), {.route = comm::Route::ring, .bf16OnWire = true});
+  Parameters parameters({}, *routed);
+  parameters.exchangeGradients(1);
+  double furthest = 0;
+  for (const sharding::OwnedRun& run : parameters.optimizer().ownedRuns()) {
+    for (std::int64_t i = 0; i < run.count; ++i) {
+      const double sum = parameters.store().gradients()[run.flatOffset + i];
+      furthest = std::max(furthest, std::abs(sum - madeUp(run.parameter, run.begin + i, 1)));
+    }
+  }
+  EXPECT_LE(furthest, 0.01 * test::world().size());
+  EXPECT_EQ(furthest > 1e-5, test::world().size() > 1);
 }
 
 TEST(GradientExchange, worksWhereARankOwnsNothingOfABucket) {

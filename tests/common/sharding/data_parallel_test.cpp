@@ -71,6 +71,33 @@ INSTANTIATE_TEST_SUITE_P(Programs, PlaceReduceScatters,
                          testing::Combine(testing::Values(tied, untied), testing::Values(1, 500, 1 << 20),
                                           testing::Values(graph::Recompute::nothing, graph::Recompute::full)));
 
+TEST_P(PlaceReduceScatters, andWeightsAreWaitedForOncePerBucketBeforeTheyAreRead) {
+  const auto& [fields, bucketElements, recompute] = GetParam();
+  const graph::Program program = trainingProgram(fields, recompute);
+  const FlatLayout layout = layoutOf(program, bucketElements);
+  const graph::Program placed = placeWeightWaits(program, layout);
+  std::set<int> waited, due;  // due: the node that comes next reads them
+  for (const graph::Node& node : placed.nodes()) {
+    if (node.op == graph::Operator::waitForWeights) {
+      const int bucket = std::get<graph::CollectiveAttributes>(node.attributes).bucket;
+      EXPECT_TRUE(waited.insert(bucket).second) << "bucket " << bucket << " twice";
+      due.insert(bucket);
+      continue;
+    }
+    for (const graph::TensorId input : node.inputs) {
+      if (input == graph::none) continue;
+      const std::int64_t parameter = layout.indexOf(placed.tensor(input).name);
+      if (parameter < 0) continue;
+      const int bucket = layout.parameters()[static_cast<std::size_t>(parameter)].bucket;
+      EXPECT_TRUE(waited.contains(bucket)) << placed.tensor(input).name << " is read before it is there";
+      due.erase(bucket);
+    }
+    EXPECT_TRUE(due.empty()) << "weights are waited for before they are needed";
+  }
+  EXPECT_EQ(static_cast<int>(waited.size()), layout.buckets());
+  EXPECT_EQ(placed.nodes().size(), program.nodes().size() + waited.size());
+}
+
 TEST(PlaceReduceScatters, theFirstExchangeStartsBeforeTheBackwardPassEnds) {
   const graph::Program program = trainingProgram(untied, graph::Recompute::nothing);
   const graph::Program placed = placeReduceScatters(program, layoutOf(program, 500));

@@ -432,6 +432,10 @@ API cudaGetDeviceProperties(cudaDeviceProp* p, int) {
   p->sharedMemPerBlockOptin = m.smem_optin;
   p->sharedMemPerMultiprocessor = m.smem_sm;
   p->integrated = env_is("SIMT_INTEGRATED", "1") ? 1 : 0;
+  if (env_is("SIMT_DEVICES", "own")) {  // each process has one of its own; otherwise all share one
+    const pid_t process = getpid();
+    memcpy(p->uuid.bytes, &process, sizeof process);
+  }
   p->maxGridSize[0] = 0x7fffffff;
   p->maxGridSize[1] = p->maxGridSize[2] = 65535;
   return cudaSuccess;

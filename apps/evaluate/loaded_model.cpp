@@ -5,6 +5,7 @@
 #include "common/checkpoint/chat_template.h"
 #include "common/checkpoint/model_source.h"
 #include "common/sharding/decoding.h"
+#include "common/sharding/rank_program.h"
 #include "common/train/model_state.h"
 #include "common/train/quantised_weights.h"
 
@@ -36,7 +37,7 @@ sharding::PartitionedProgram shareOf(const LoadedModel& loaded, base::DType stor
   if (work == Work::decoding) {
     return sharding::DecodingSplit(loaded.configuration, grid, own, quantised).parameters(storage);
   }
-  return train::lossPart(loaded.configuration, 1, 2 * std::int64_t{grid.context}, storage, grid, own);
+  return sharding::lossPart(loaded.configuration, 1, 2 * std::int64_t{grid.context}, storage, grid, own);
 }
 
 std::unique_ptr<runtime::ParameterStore> loadParameters(const LoadedModel& loaded,
@@ -45,7 +46,7 @@ std::unique_ptr<runtime::ParameterStore> loadParameters(const LoadedModel& loade
   const train::Device device = loaded.device();
   const sharding::PartitionedProgram share = shareOf(loaded, storage, isQuantised(source, options.quantize), work);
   if (work == Work::loss && loaded.groups->grid().tensor > 1) {  // quantised matrices are read as numbers
-    const auto layout = runtime::layoutOf(share.program, 1, sharding::FlatLayout::Ownership::anywhere, share.parts);
+    const auto layout = sharding::layoutOf(share.program, 1, sharding::FlatLayout::Ownership::anywhere, share.parts);
     auto parameters = std::make_unique<runtime::ParameterStore>(layout, device.backend, device.stream, storage,
                                                                 runtime::ParameterStore::Gradients::none);
     train::loadWeights(source, *parameters, device);

@@ -71,6 +71,7 @@ sharding::PlanRequest planRequest(const train::TrainOptions& options, const Trai
   request.batchTokens = options.batchTokens;
   request.storage = options.storage;
   request.moments = options.optimizer.states;
+  request.bucketElements = options.bucketElements;
   request.cluster = cluster;
   if (!texts.shard.empty() && texts.shard != "auto") request.grid = sharding::parseGrid(texts.shard, cluster.devices());
   if (options.microBatch > 0) request.microBatch = options.microBatch;

@@ -15,20 +15,6 @@ namespace {
 
 using detail::Buffer;
 
-std::int64_t peakOf(const std::vector<Buffer>& buffers, std::size_t nodes) {
-  std::vector<std::int64_t> change(nodes + 1, 0);
-  for (const Buffer& buffer : buffers) {
-    change[buffer.first] += buffer.bytes;
-    change[buffer.last + 1] -= buffer.bytes;
-  }
-  std::int64_t alive = 0, peak = 0;
-  for (const std::int64_t step : change) {
-    alive += step;
-    peak = std::max(peak, alive);
-  }
-  return peak;
-}
-
 struct Placed {
   std::int64_t begin, end;
   std::size_t first, last;
@@ -136,11 +122,33 @@ Placement bestPlacement(const std::vector<Buffer>& buffers, std::int64_t peak) {
 
 }  // namespace
 
+std::vector<LiveBytes> liveBytes(const Program& program) {
+  std::vector<bool> hasParts(program.tensors().size(), false);
+  for (const Tensor& tensor : program.tensors()) {
+    if (tensor.partOf != none) hasParts[static_cast<std::size_t>(tensor.partOf)] = true;
+  }
+  std::vector<LiveBytes> live(program.nodes().size() + 1);
+  for (const Buffer& buffer : detail::buffersOf(program)) {
+    const bool isBucket = hasParts[static_cast<std::size_t>(buffer.tensors.front())];
+    std::int64_t LiveBytes::*const kind = isBucket ? &LiveBytes::buckets : &LiveBytes::activations;
+    live[buffer.first].*kind += buffer.bytes;
+    live[buffer.last + 1].*kind -= buffer.bytes;
+  }
+  for (std::size_t index = 1; index < live.size(); ++index) {
+    live[index].buckets += live[index - 1].buckets;
+    live[index].activations += live[index - 1].activations;
+  }
+  live.pop_back();
+  return live;
+}
+
 MemoryPlan planMemory(const Program& program) {
   const std::vector<Buffer> buffers = detail::buffersOf(program);
   MemoryPlan plan;
   plan.offsets.assign(program.tensors().size(), -1);
-  plan.peakLiveBytes = peakOf(buffers, program.nodes().size());
+  for (const LiveBytes& live : liveBytes(program)) {
+    plan.peakLiveBytes = std::max(plan.peakLiveBytes, live.buckets + live.activations);
+  }
   const Placement placement = bestPlacement(buffers, plan.peakLiveBytes);
   plan.arenaBytes = placement.arena;
   for (std::size_t index = 0; index < buffers.size(); ++index) {

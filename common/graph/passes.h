@@ -68,6 +68,14 @@ struct MemoryPlan {
 };
 MemoryPlan planMemory(const Program& program);
 
+// What is alive at each node of what planMemory gives a place, in bytes: whole buckets of parameters, which others are
+// parts of and have one size for any number of rows, and all the rest, which grows with the rows.
+struct LiveBytes {
+  std::int64_t buckets = 0;
+  std::int64_t activations = 0;
+};
+std::vector<LiveBytes> liveBytes(const Program& program);
+
 // What takes memory beside a program: optimizer states, for one.
 struct OtherMemory {
   std::string kind;

@@ -11,13 +11,6 @@ void fillWithZeros(kernels::Backend& backend, kernels::Stream& stream, void* dat
   backend.run(kernels::Fill{.target = kernels::TensorView(data, type, {count}), .value = 0}, stream);
 }
 
-// Layers count from 1, what lies around them is 0, and a table outside has the negative of its number.
-std::int32_t groupOf(const graph::Tensor& parameter, graph::TensorId id) {
-  constexpr std::string_view layers = "layers.";
-  if (parameter.name.starts_with(layers)) return std::stoi(parameter.name.substr(layers.size())) + 1;
-  return parameter.shape.rank() >= 2 ? -1 - id : 0;
-}
-
 }  // namespace
 
 ParameterStore::ParameterStore(const sharding::FlatLayout& layout, kernels::Backend& backend, kernels::Stream& stream,
@@ -107,25 +100,6 @@ void ParameterStore::bindRows(Executable& executable, const std::string& matrix,
   TANDEM_ASSERT(index >= 0, "'" + matrix + "' is not held here");
   const sharding::FlatParameter& held = layout_.parameters()[static_cast<std::size_t>(index)];
   executable.bind(matrix, weightAt(held.offset + firstRow * held.shape.last()));
-}
-
-sharding::FlatLayout layoutOf(std::span<const sharding::FlatLayout::Named> parameters, int ranks,
-                              sharding::FlatLayout::Ownership ownership, std::int64_t bucketElements) {
-  return sharding::FlatLayout(parameters, ranks, ownership, bucketElements);
-}
-
-sharding::FlatLayout layoutOf(const graph::Program& program, int ranks, sharding::FlatLayout::Ownership ownership,
-                              const std::map<std::string, sharding::Part>& parts, graph::Role role,
-                              std::int64_t bucketElements, bool byLayer) {
-  std::vector<sharding::FlatLayout::Named> parameters;
-  for (const graph::TensorId id : program.ofRole(role)) {
-    const graph::Tensor& tensor = program.tensor(id);
-    parameters.push_back({tensor.name, tensor.shape});
-    const auto part = parts.find(tensor.name);
-    if (part != parts.end()) parameters.back().part = part->second;
-    if (byLayer) parameters.back().group = groupOf(tensor, id);
-  }
-  return layoutOf(parameters, ranks, ownership, bucketElements);
 }
 
 }  // namespace tandem::runtime

@@ -3,7 +3,6 @@
 // of both, only the shard that the rank owns (ZeRO stages 2 and 3), beside which programs have whole buckets of their
 // own (sharding/parameter_shards.h).
 
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -77,20 +76,5 @@ class ParameterStore {
   std::unique_ptr<DeviceMemory> gradients_;
   std::shared_ptr<const QuantisedStore> matrices_;
 };
-
-// Elements that gradients are exchanged by at least: large enough that an exchange is not dominated by its start, small
-// enough that the last one, which nothing is left to hide behind, is short.
-constexpr std::int64_t usualBucketElements = 4 << 20;
-
-// The layout of parameters over `ranks` that hold the same, and of all those of a program, or its frozen ones; `parts`
-// says what is held here of each of them, all of it where nothing is said. By layer: no bucket reaches from one layer
-// into another, and tables outside layers are for themselves.
-sharding::FlatLayout layoutOf(std::span<const sharding::FlatLayout::Named> parameters, int ranks,
-                              sharding::FlatLayout::Ownership ownership,
-                              std::int64_t bucketElements = usualBucketElements);
-sharding::FlatLayout layoutOf(const graph::Program& program, int ranks, sharding::FlatLayout::Ownership ownership,
-                              const std::map<std::string, sharding::Part>& parts = {},
-                              graph::Role role = graph::Role::parameter,
-                              std::int64_t bucketElements = usualBucketElements, bool byLayer = false);
 
 }  // namespace tandem::runtime

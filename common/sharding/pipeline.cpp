@@ -25,7 +25,7 @@ std::int64_t layerCount(const Program& forward) {
 }
 
 // Of each node: what is in front of the first layer belongs to the first stage, what is behind the last to the last.
-std::vector<int> stagesOfNodes(const Program& forward, const std::vector<Range>& layers) {
+std::vector<int> stagesOfNodes(const Program& forward, std::span<const Range> layers) {
   std::vector<int> result;
   int stage = 0;
   for (const Node& node : forward.nodes()) {
@@ -132,11 +132,7 @@ std::vector<Range> stageLayers(const Program& forward, int stages) {
   return result;
 }
 
-Program stageProgram(const Program& forward, int stage, int stages) {
-  return stageProgram(forward, stage, stageLayers(forward, stages));
-}
-
-Program stageProgram(const Program& forward, int stage, const std::vector<Range>& layers) {
+Program stageProgram(const Program& forward, int stage, std::span<const Range> layers) {
   const auto stages = static_cast<int>(layers.size());
   if (stages == 1) return forward;
   const std::vector<int> stageOf = stagesOfNodes(forward, layers);
@@ -155,9 +151,10 @@ Program stageProgram(const Program& forward, int stage, const std::vector<Range>
   return std::move(writer.result);
 }
 
-std::vector<std::string> sharedByStages(const Program& forward, int stages) {
+std::vector<std::string> sharedByStages(const Program& forward, std::span<const Range> layers) {
+  const int stages = static_cast<int>(layers.size());
   if (stages == 1) return {};
-  const std::vector<int> stageOf = stagesOfNodes(forward, stageLayers(forward, stages));
+  const std::vector<int> stageOf = stagesOfNodes(forward, layers);
   std::map<std::string, int> firstStage;
   std::vector<std::string> shared;
   for (std::size_t index = 0; index < stageOf.size(); ++index) {

@@ -5,6 +5,7 @@
 // the next is the residual stream alone. Micro batches follow each other in the order "one forward, one backward"
 // (Narayanan et al. 2019, PipeDream-Flush), which keeps no more of them in flight than there are stages behind.
 
+#include <span>
 #include <string>
 #include <vector>
 
@@ -17,14 +18,11 @@ namespace tandem::sharding {
 // program counts, loss included. At least one layer each.
 std::vector<Range> stageLayers(const graph::Program& forward, int stages);
 
-// The part of a forward program that a stage runs, with what it receives and sends.
-graph::Program stageProgram(const graph::Program& forward, int stage, int stages);
-
-// The same with these layers for each stage, for programs of a model that have to be cut alike.
-graph::Program stageProgram(const graph::Program& forward, int stage, const std::vector<Range>& layers);
+// The part of a forward program that a stage runs, with what it receives and sends; `layers` are those of each stage.
+graph::Program stageProgram(const graph::Program& forward, int stage, std::span<const Range> layers);
 
 // Parameters that the first stage and the last both name (a tied embedding); none of one stage.
-std::vector<std::string> sharedByStages(const graph::Program& forward, int stages);
+std::vector<std::string> sharedByStages(const graph::Program& forward, std::span<const Range> layers);
 
 // Makes what a program sends survive its run, since the exchange goes on meanwhile.
 graph::Program keepWhatIsSent(const graph::Program& program);

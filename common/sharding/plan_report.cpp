@@ -76,6 +76,7 @@ class Report {
     memoryRow("gradients", memory.gradients);
     memoryRow(request_.storage == base::DType::f32 ? "optimizer states" : "optimizer states and masters",
               memory.optimizerStates);
+    if (memory.buckets > 0) memoryRow("whole layers at work", memory.buckets);
     memoryRow("activations", memory.activations);
     memoryRow("total", memory.total());
     if (taken_.grid.pipeline == 1) return;

@@ -188,9 +188,9 @@ std::string enoughDevices(const PlanRequest& request, detail::Predictor& predict
   message += " fits into memory: the least that a rank needs is " + base::formatBytes(memory.total()) + " (" +
              shortText(*search.smallest()) + ": weights " + base::formatBytes(memory.weights) + ", gradients " +
              base::formatBytes(memory.gradients) + ", optimizer states " + base::formatBytes(memory.optimizerStates) +
-             ", activations " + base::formatBytes(memory.activations) + "), and a device has " +
-             base::formatBytes(cluster.usableBytes()) + "; it would fit with " + base::formatBytes(memory.total()) +
-             " a device";
+             (memory.buckets > 0 ? ", whole layers " + base::formatBytes(memory.buckets) : "") + ", activations " +
+             base::formatBytes(memory.activations) + "), and a device has " + base::formatBytes(cluster.usableBytes()) +
+             "; it would fit with " + base::formatBytes(memory.total()) + " a device";
   const std::string devices = enoughDevices(request, predictor);
   throw Error(ErrorKind::usage, message + (devices.empty() ? "" : ", or on " + devices));
 }

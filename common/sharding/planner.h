@@ -2,7 +2,7 @@
 // The planner: how to split a training run over a cluster, from what a step costs and what the machines can do.
 //
 // It weighs every grid of the cluster's devices with every ZeRO stage, recomputation and micro batch: the memory of the
-// fullest rank and the time of a step, from the counts of the model's own program (step_counts.h) and the rates of the
+// fullest rank and the time of a step, from the counts of the model's own program (stage_counts.h) and the rates of the
 // cluster (cluster.h). docs/sharding.md has the formulas. What is fastest of all that fits is taken; of plans within a
 // percent of it, the simplest.
 
@@ -17,6 +17,7 @@
 #include "common/model/configuration.h"
 #include "common/sharding/cluster.h"
 #include "common/sharding/grid.h"
+#include "common/sharding/rank_program.h"
 
 namespace tandem::sharding {
 
@@ -26,6 +27,7 @@ struct PlanRequest {
   std::int64_t batchTokens = 0;            // of a step
   base::DType storage = base::DType::f32;  // of weights and activations
   base::DType moments = base::DType::f32;  // of the optimizer
+  std::int64_t bucketElements = usualBucketElements;
   Cluster cluster;
 
   // What is given already; the rest is chosen.
@@ -41,8 +43,9 @@ struct PredictedMemory {
   std::int64_t weights = 0;
   std::int64_t gradients = 0;
   std::int64_t optimizerStates = 0;  // moments, and masters of weights in 16 bits
-  std::int64_t activations = 0;      // what layers keep, what is alive beside it, inputs and outputs
-  std::int64_t total() const { return weights + gradients + optimizerStates + activations; }
+  std::int64_t buckets = 0;      // whole layers' weights and gradients, which ZeRO 2 and 3 hold while they need them
+  std::int64_t activations = 0;  // what layers keep, what is alive beside it, inputs and outputs
+  std::int64_t total() const { return weights + gradients + optimizerStates + buckets + activations; }
 };
 
 // Of a step, in seconds, along the path that decides how long it takes.
@@ -86,10 +89,6 @@ Planning planTraining(const PlanRequest& request);
 
 // One plan's memory and time, whether it fits or not.
 Plan predict(const PlanRequest& request, const Grid& grid, graph::Recompute recompute, std::int64_t microBatch);
-
-// How many of the layers each stage has, so that the slowest is as fast as can be; the last stage has the projection
-// onto the vocabulary too, which costs as much as `backLayers` layers.
-std::vector<std::int64_t> balanceStages(std::int64_t layers, int stages, double backLayers);
 
 // A table of the best, the memory and the time of the one taken, and why the others were not.
 std::string describe(const PlanRequest& request, const Planning& planning);

@@ -7,6 +7,7 @@
 #include "common/graph/passes.h"
 #include "common/hdf5/hdf5.h"
 #include "common/model/transformer.h"
+#include "common/sharding/rank_program.h"
 #include "common/train/model_state.h"
 
 namespace tandem::train {
@@ -56,7 +57,7 @@ TextLogits::TextLogits(const checkpoint::ModelSource& model, std::int64_t tokens
   graph::Program headProgram = model::buildHead(c, blockRows, DType::f32);
   // With the head's, all parameters are there.
   const auto layout =
-      runtime::layoutOf(model::buildLogits(c, 1, 1, DType::f32), 1, sharding::FlatLayout::Ownership::anywhere);
+      sharding::layoutOf(model::buildLogits(c, 1, 1, DType::f32), 1, sharding::FlatLayout::Ownership::anywhere);
   parameters_ = std::make_unique<runtime::ParameterStore>(layout, device.backend, device.stream, DType::f32,
                                                           runtime::ParameterStore::Gradients::none);
   loadWeights(model, *parameters_, device);

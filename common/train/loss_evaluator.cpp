@@ -6,6 +6,7 @@
 
 #include "common/base/error.h"
 #include "common/sharding/parameter_shards.h"
+#include "common/sharding/rank_program.h"
 #include "common/train/context_batch.h"
 
 namespace tandem::train {
@@ -32,8 +33,8 @@ graph::Program evaluationProgram(const model::Configuration& configuration, std:
                                  RankGroups* groups) {
   const base::DType storage = parameters.storage();
   if (groups == nullptr) return lossProgram(configuration, rows, sequenceLength, storage);
-  const graph::Program loss =
-      graph::fuse(lossPart(configuration, rows, sequenceLength, storage, groups->grid(), groups->own()).program);
+  const graph::Program loss = graph::fuse(
+      sharding::lossPart(configuration, rows, sequenceLength, storage, groups->grid(), groups->own()).program);
   if (!parameters.sharesWeights()) return loss;
   return sharding::shardWeights(loss, parameters.layout(), groups->device().replicas().rank());
 }

@@ -13,8 +13,8 @@
 #include "common/optim/loss_scaler.h"
 #include "common/optim/optimizer.h"
 #include "common/optim/schedule.h"
-#include "common/runtime/parameter_store.h"
 #include "common/sharding/grid.h"
+#include "common/sharding/rank_program.h"
 #include "common/train/adapters.h"
 #include "common/train/preference.h"
 
@@ -46,7 +46,7 @@ struct TrainOptions {
   std::int64_t maxBadSteps = 5;  // in a row
 
   std::optional<sharding::Grid> grid;  // how the model is split over the ranks; none: data parallel over all
-  std::int64_t bucketElements = runtime::usualBucketElements;  // gradients exchanged at once
+  std::int64_t bucketElements = sharding::usualBucketElements;  // gradients exchanged at once
   // Of a finetuning
   std::optional<AdapterOptions> adapters;       // learned instead of the weights
   std::optional<PreferenceOptions> preference;  // learned from pairs, instead of from answers

@@ -5,6 +5,7 @@
 #include "common/base/error.h"
 #include "common/base/log.h"
 #include "common/runtime/quantised_store.h"
+#include "common/sharding/rank_program.h"
 #include "common/train/model_state.h"
 
 namespace tandem::train {
@@ -113,8 +114,8 @@ std::unique_ptr<runtime::ParameterStore> loadForInference(const checkpoint::Mode
     }
   }
   auto parameters = std::make_unique<runtime::ParameterStore>(
-      runtime::layoutOf(numbers, 1, sharding::FlatLayout::Ownership::anywhere), device.backend, device.stream, storage,
-      runtime::ParameterStore::Gradients::none);
+      sharding::FlatLayout(numbers, 1, sharding::FlatLayout::Ownership::anywhere, sharding::usualBucketElements),
+      device.backend, device.stream, storage, runtime::ParameterStore::Gradients::none);
   loadWeights(model, *parameters, device);
   if (quantised.empty()) return parameters;
   for (const Matrix& matrix : quantised) fill(*matrices, model, matrix);
@@ -154,8 +155,8 @@ std::unique_ptr<runtime::ParameterStore> makeFrozen(const graph::Program& progra
     }
   }
   auto frozen = std::make_unique<runtime::ParameterStore>(
-      runtime::layoutOf(numbers, ranks, sharding::FlatLayout::Ownership::anywhere), device.backend, device.stream,
-      storage, runtime::ParameterStore::Gradients::none);
+      sharding::FlatLayout(numbers, ranks, sharding::FlatLayout::Ownership::anywhere, sharding::usualBucketElements),
+      device.backend, device.stream, storage, runtime::ParameterStore::Gradients::none);
   if (!formats.empty()) frozen->attach(std::move(matrices));
   return frozen;
 }

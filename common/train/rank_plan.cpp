@@ -1,6 +1,6 @@
 #include "common/train/rank_plan.h"
 
-#include "common/runtime/parameter_store.h"
+#include "common/sharding/rank_program.h"
 #include "common/train/quantised_weights.h"
 #include "common/train/trainer.h"
 
@@ -12,10 +12,12 @@ RankPlan planFirstRank(const TrainOptions& options, int ranks) {
   plan.grid = gridOf(options, ranks);
   sharding::demandFitting(plan.grid, plan.configuration, options.sequenceLength);
   plan.shape = shareOut(options, plan.grid.data);
-  const sharding::PartitionedProgram loss = lossPart(plan.configuration, plan.shape.microBatch, options.sequenceLength,
-                                                     options.storage, plan.grid, {}, adaptersOf(options.adapters));
+  const sharding::PartitionedProgram loss =
+      sharding::lossPart(plan.configuration, plan.shape.microBatch, options.sequenceLength, options.storage, plan.grid,
+                         {}, adaptersOf(options.adapters));
   const sharding::FlatLayout layout = layoutOf(loss, options, plan.grid);
-  plan.program = withExchanges(trainingProgram(loss.program, options.recompute), layout, plan.grid, 0);
+  plan.program =
+      sharding::withExchanges(sharding::trainingProgram(loss.program, options.recompute), layout, plan.grid, 0);
   if (options.adapters) plan.program = graph::quantise(plan.program, frozenFormats(plan.program, *options.adapters));
   plan.ownParameters = layout.shardCount(0);
   plan.momentBytes = 2 * base::byteSize(options.optimizer.states);

@@ -7,9 +7,7 @@
 #include <optional>
 
 #include "common/model/transformer.h"
-#include "common/sharding/context.h"
 #include "common/sharding/data_parallel.h"
-#include "common/sharding/parameter_shards.h"
 #include "common/sharding/pipeline.h"
 #include "common/train/context_batch.h"
 #include "common/train/quantised_weights.h"
@@ -32,65 +30,18 @@ std::vector<std::int64_t> rowBlocks(const model::Configuration& c, const shardin
 
 }  // namespace
 
-sharding::PartitionedProgram lossPart(const model::Configuration& configuration, std::int64_t rows,
-                                      std::int64_t sequenceLength, base::DType storage, const sharding::Grid& grid,
-                                      const sharding::Coordinates& own,
-                                      const std::optional<graph::Adapters>& adapters) {
-  const graph::Program whole = sharding::splitOverContextRanks(
-      model::buildLoss(configuration, rows, sequenceLength / grid.context, storage), own.context, grid.context);
-  sharding::PartitionedProgram part = sharding::splitOverTensorRanks(
-      sharding::stageProgram(whole, own.pipeline, grid.pipeline), own.tensor, grid.tensor);
-  if (adapters) part.program = graph::adapt(part.program, *adapters);
-  part.program = sharding::keepWhatIsSent(part.program);
-  for (const std::string& name : sharding::sharedByStages(whole, grid.pipeline)) {
-    const auto found = part.parts.find(name);
-    if (own.pipeline > 0 && found != part.parts.end()) found->second.markCopy();
-  }
-  return part;
-}
-
-namespace {
-
-// No more than a sixteenth of all: the gradients that are complete last, and the weights that are needed first, have
-// nothing left to hide behind. Of all that the tensor ranks hold together, who have to cut alike.
-std::int64_t bucketElements(const sharding::PartitionedProgram& part, std::int64_t most) {
-  constexpr std::int64_t worthAnExchange = 1 << 16;
-  std::int64_t total = 0;
-  for (const graph::TensorId id : part.program.ofRole(graph::Role::parameter)) {
-    const graph::Tensor& tensor = part.program.tensor(id);
-    const auto found = part.parts.find(tensor.name);
-    total += found != part.parts.end() ? found->second.whole().count() : tensor.shape.count();
-  }
-  return std::min(most, std::max(total / 16, worthAnExchange));
-}
-
-}  // namespace
-
 sharding::FlatLayout layoutOf(const sharding::PartitionedProgram& part, const TrainOptions& options,
                               const sharding::Grid& grid) {
   const auto ownership = options.optimizer.method == optim::Method::muon
                              ? sharding::FlatLayout::Ownership::wholeParameters
                              : sharding::FlatLayout::Ownership::anywhere;
-  return runtime::layoutOf(
-      part.program, grid.sharers(), ownership, part.parts, graph::Role::parameter,
-      grid.sharesGradients() ? options.bucketElements : bucketElements(part, options.bucketElements),
-      grid.sharesGradients());
-}
-
-graph::Program withExchanges(const graph::Program& program, const sharding::FlatLayout& layout,
-                             const sharding::Grid& grid, int rank) {
-  if (!grid.sharesGradients()) return sharding::placeReduceScatters(program, layout);
-  const graph::Program result = sharding::shardGradients(program, layout, rank);
-  return grid.sharesWeights() ? sharding::shardWeights(result, layout, rank) : result;
-}
-
-graph::Program trainingProgram(const graph::Program& loss, graph::Recompute recompute) {
-  return sharding::keepWhatIsSent(graph::recompute(graph::fuse(graph::differentiate(graph::fuse(loss))), recompute));
+  return sharding::layoutOf(part.program, grid.sharers(), ownership, part.parts, graph::Role::parameter,
+                            sharding::bucketElements(part, grid, options.bucketElements), grid.sharesGradients());
 }
 
 graph::Program trainingProgram(const model::Configuration& configuration, std::int64_t rows,
                                std::int64_t sequenceLength, base::DType storage, graph::Recompute recompute) {
-  return trainingProgram(model::buildLoss(configuration, rows, sequenceLength, storage), recompute);
+  return sharding::trainingProgram(model::buildLoss(configuration, rows, sequenceLength, storage), recompute);
 }
 
 void setBatchInputs(runtime::Executable& executable, const data::Batch& batch, std::int64_t firstRow) {
@@ -137,9 +88,9 @@ TrainingStep::TrainingStep(const model::Configuration& configuration, const Trai
       communicator_(communicator),
       groups_(communicator, device, gridOf(options, communicator.size())) {
   const sharding::PartitionedProgram loss =
-      lossPart(configuration, shape.microBatch, options.sequenceLength, options.storage, groups_.grid(), groups_.own(),
-               adaptersOf(options.adapters));
-  graph::Program program = trainingProgram(loss.program, options.recompute);
+      sharding::lossPart(configuration, shape.microBatch, options.sequenceLength, options.storage, groups_.grid(),
+                         groups_.own(), adaptersOf(options.adapters));
+  graph::Program program = sharding::trainingProgram(loss.program, options.recompute);
   if (options.preference) program = weighTokens(std::move(program));
   if (options.fp8) {
     program = graph::useFp8(program, "layers.");
@@ -166,8 +117,8 @@ TrainingStep::TrainingStep(const model::Configuration& configuration, const Trai
       groups_.device().replicas(), device.backend, device.stream);
   if (options.gradientNormGroups) gradientGroups_.emplace(configuration, layout, *optimizer_);
   const graph::Program whole = model::buildLoss(configuration, 1, 1, options.storage);
-  makeExchange(sharding::sharedByStages(whole, groups_.grid().pipeline));
-  program = withExchanges(program, layout, grid, replica);
+  makeExchange(sharding::sharedByStages(whole, sharding::stageLayers(whole, groups_.grid().pipeline)));
+  program = sharding::withExchanges(program, layout, grid, replica);
   if (gathersBesideComputing()) program = sharding::placeWeightWaits(program, layout);
   makeSlots(program, device);
   losses_.resize(static_cast<std::size_t>(shape.microBatch * options.sequenceLength / groups_.grid().context));

@@ -16,7 +16,7 @@
 #include "common/runtime/executable.h"
 #include "common/runtime/parameter_store.h"
 #include "common/runtime/weight_gathering.h"
-#include "common/sharding/partition.h"
+#include "common/sharding/rank_program.h"
 #include "common/train/device.h"
 #include "common/train/fp8_scaling.h"
 #include "common/train/gradient_groups.h"
@@ -111,21 +111,11 @@ class TrainingStep {
   double lossSum_ = 0;
 };
 
-// The forward pass of a rank's part of the model, and the training program made of it.
-sharding::PartitionedProgram lossPart(const model::Configuration& configuration, std::int64_t rows,
-                                      std::int64_t sequenceLength, base::DType storage, const sharding::Grid& grid,
-                                      const sharding::Coordinates& own,
-                                      const std::optional<graph::Adapters>& adapters = {});
-graph::Program trainingProgram(const graph::Program& loss, graph::Recompute recompute);
-
 // How the ranks that hold the same parameters share them out: Muon needs whole ones.
 sharding::FlatLayout layoutOf(const sharding::PartitionedProgram& part, const TrainOptions& options,
                               const sharding::Grid& grid);
-// A training program with its exchanges of parameters, of the sharer `rank`.
-graph::Program withExchanges(const graph::Program& program, const sharding::FlatLayout& layout,
-                             const sharding::Grid& grid, int rank);
 
-// The same of a whole model: the program of a training step, and of a loss without gradients.
+// Programs of a whole model: of a training step, and of a loss without gradients.
 graph::Program trainingProgram(const model::Configuration& configuration, std::int64_t rows,
                                std::int64_t sequenceLength, base::DType storage, graph::Recompute recompute);
 graph::Program lossProgram(const model::Configuration& configuration, std::int64_t rows, std::int64_t sequenceLength,

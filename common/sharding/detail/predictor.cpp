@@ -2,46 +2,45 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
+
+#include "common/model/transformer.h"
+#include "common/sharding/pipeline.h"
 
 namespace tandem::sharding {
 namespace {
 
 constexpr std::int64_t gradientBytes = 4, masterBytes = 4;
-constexpr double bucketElements = 4 << 20;  // of gradients, exchanged at once
 
 double real(std::int64_t number) { return static_cast<double>(number); }
 
 std::int64_t divideUp(std::int64_t number, std::int64_t by) { return (number + by - 1) / by; }
 
-struct Seconds {
-  double forward = 0, backward = 0;
-  double attentionForward = 0, attentionBackward = 0;  // of these, what a ring of keys and values can hide behind
-  double sum() const { return forward + backward; }
+// Of one micro batch on one stage.
+struct StageSeconds {
+  double forward = 0, backward = 0;  // computing
+  double tensor = 0, context = 0;    // exchanges that computing does not hide
+  double hidden = 0;                 // those that it does
+  double computing() const { return forward + backward; }
+  double total() const { return computing() + tensor + context; }
 };
 
 // One plan of a request: all that its formulas need, named.
 class Case {
  public:
-  Case(const PlanRequest& request, const StepCounts& counts, const RankCounts& held, Plan& plan)
+  Case(const PlanRequest& request, detail::Predictor& counts, Plan& plan)
       : c_(request.configuration),
         cluster_(request.cluster),
-        held_(held),
+        counts_(counts),
         plan_(plan),
         grid_(plan.grid),
         low_(request.storage != base::DType::f32),
         valueBytes_(real(base::byteSize(request.storage))),
         momentBytes_(2 * real(base::byteSize(request.moments))),
+        bucketElements_(real(request.bucketElements)),
         matrixRate_(request.cluster.matrixRate(request.storage)),
-        // The fullest rank's part of what tensor ranks share out; heads are dealt out whole.
-        tensorShare_(real(divideUp(c_.heads, grid_.tensor)) / real(c_.heads)),
         rowTokens_(real(request.sequenceLength) / grid_.context),
-        rows_(real(plan.microBatch)) {
-    layer_ = secondsOf(counts.layer);
-    front_ = secondsOf(counts.front);
-    back_ = secondsOf(counts.back);
-    plan_.stageLayers = balanceStages(c_.layers, grid_.pipeline, back_.sum() / layer_.sum());
-  }
+        rows_(real(plan.microBatch)),
+        countedRows_(grid_.context == 1 ? rows_ : rows_ * 2 / grid_.context) {}
 
   void predict() {
     predictMemory();
@@ -49,52 +48,35 @@ class Case {
   }
 
  private:
-  // Operations or bytes, whichever take longer, node by node.
-  Seconds secondsOf(const std::vector<NodeCount>& nodes) const {
-    const double share = rows_ * tensorShare_ / grid_.context;
-    Seconds seconds;
-    for (const NodeCount& node : nodes) {
-      const double bytes = node.parameterBytes * tensorShare_ + node.activationBytes * share;
-      const double one =
-          std::max(node.flops * share / matrixRate_, bytes / cluster_.memoryRate) + cluster_.launchSeconds;
-      (node.backward ? seconds.backward : seconds.forward) += one;
-      if (node.attention) (node.backward ? seconds.attentionBackward : seconds.attentionForward) += one;
-    }
-    return seconds;
+  std::int64_t layersOf(int stage) const { return plan_.stageLayers[static_cast<std::size_t>(stage)]; }
+  const StageCounts& countsOf(int stage) const {
+    return counts_.countsOf({.recompute = plan_.recompute,
+                             .tensor = grid_.tensor,
+                             .ring = grid_.context > 1,
+                             .zero = grid_.sharesGradients() ? grid_.zero : 0,
+                             .isFirst = stage == 0,
+                             .isLast = stage + 1 == grid_.pipeline});
   }
 
-  // Elements of the parameters that a rank of this stage computes with.
-  double parametersOf(int stage) const {
-    std::int64_t elements = plan_.stageLayers[static_cast<std::size_t>(stage)] * held_.layerParameters;
-    const bool last = stage + 1 == grid_.pipeline;
-    if (stage == 0) elements += held_.frontParameters;
-    if (last) elements += held_.backParameters;
-    if (last && stage > 0 && c_.tiedEmbeddings) elements += held_.frontParameters;
-    return real(elements);
-  }
+  // --- memory
 
   PredictedMemory memoryOf(int stage) const {
-    const double parameters = parametersOf(stage);
-    const double shared = parameters / grid_.replicas();
-    // What ZeRO 2 and 3 still hold whole: the layer at work, and the next one's weights on their way.
-    const double layer = std::min(real(held_.layerParameters), parameters);
+    const StageMemory held = countsOf(stage).memory(layersOf(stage), countedRows_);
+    const std::int64_t shared = divideUp(held.parameters, grid_.replicas());
+    const auto bytes = [](std::int64_t elements, double each) {
+      return static_cast<std::int64_t>(real(elements) * each);
+    };
     PredictedMemory memory;
-    const auto bytes = [](double elements, double each) { return static_cast<std::int64_t>(elements * each); };
-    memory.weights = bytes(grid_.zero >= 3 ? shared + 2 * layer : parameters, valueBytes_);
-    memory.gradients = bytes(grid_.zero >= 2 ? shared + layer : parameters, gradientBytes);
+    memory.weights = bytes(grid_.sharesWeights() ? shared : held.parameters, valueBytes_);
+    memory.gradients = bytes(grid_.sharesGradients() ? shared : held.parameters, gradientBytes);
     memory.optimizerStates =
-        bytes(grid_.zero >= 1 ? shared : parameters, momentBytes_ + (low_ ? real(masterBytes) : 0.0));
-    memory.activations = activationsOf(stage);
-    return memory;
-  }
-
-  std::int64_t activationsOf(int stage) const {
+        bytes(grid_.zero >= 1 ? shared : held.parameters, momentBytes_ + (low_ ? real(masterBytes) : 0.0));
     // One forward and one backward in turn: the first stage has begun as many micro batches as there are stages, each
     // with memory of its own.
-    const std::int64_t begun = std::min<std::int64_t>(grid_.pipeline - stage, plan_.microBatches);
-    const std::int64_t whole =
-        held_.kept * plan_.stageLayers[static_cast<std::size_t>(stage)] + held_.transient + held_.inputs;
-    return static_cast<std::int64_t>(rows_ / grid_.context * real(whole * begun));
+    const std::int64_t begun = microBatchesInFlight(stage, grid_.pipeline, plan_.microBatches);
+    memory.buckets = begun * held.peak.buckets;
+    memory.activations = begun * (held.peak.activations + held.inputs);
+    return memory;
   }
 
   void predictMemory() {
@@ -104,69 +86,65 @@ class Case {
     }
   }
 
+  // --- time
+
   void predictTime() {
-    Seconds stage;
-    double parameters = 0;
-    std::int64_t mostLayers = 0;
-    for (int s = 0; s < grid_.pipeline; ++s) {
-      const Seconds one = stageSeconds(s);
-      if (one.sum() > stage.sum()) stage = one;
-      parameters = std::max(parameters, parametersOf(s));
-      mostLayers = std::max(mostLayers, plan_.stageLayers[static_cast<std::size_t>(s)]);
+    StageSeconds slowest;
+    std::int64_t parameters = 0;
+    for (int stage = 0; stage < grid_.pipeline; ++stage) {
+      // Stages between the first and the last with as many layers are all alike.
+      if (stage > 1 && stage + 1 < grid_.pipeline && layersOf(stage) == layersOf(stage - 1)) continue;
+      const StageSeconds one = secondsOf(stage);
+      if (one.total() > slowest.total()) slowest = one;
+      parameters = std::max(parameters, countsOf(stage).memory(layersOf(stage), countedRows_).parameters);
     }
     PredictedTime& time = plan_.time;
     const double microBatches = real(plan_.microBatches);
-    const double tensor = tensorSeconds(mostLayers), context = contextSeconds(mostLayers);
-    time.compute = microBatches * stage.sum();
-    time.tensor = microBatches * tensor;
-    time.context = microBatches * context;
-    time.bubble = (grid_.pipeline - 1) * (stage.sum() + tensor + context);
+    time.compute = microBatches * slowest.computing();
+    time.tensor = microBatches * slowest.tensor;
+    time.context = microBatches * slowest.context;
+    time.hidden = microBatches * slowest.hidden;
+    time.bubble = (grid_.pipeline - 1) * slowest.total();
     time.pipeline = pipelineSeconds();
-    time.update = updateSeconds(parameters);
-    predictData(parameters, stage);
+    time.update = updateSeconds(real(parameters));
+    predictData(real(parameters), slowest);
   }
 
-  Seconds stageSeconds(int stage) const {
-    const double layers = real(plan_.stageLayers[static_cast<std::size_t>(stage)]);
-    Seconds seconds;
-    seconds.forward = layers * layer_.forward;
-    seconds.backward = layers * layer_.backward;
-    const auto add = [&](const Seconds& part) {
-      seconds.forward += part.forward;
-      seconds.backward += part.backward;
-    };
-    if (stage == 0) add(front_);
-    if (stage + 1 == grid_.pipeline) add(back_);
+  StageSeconds secondsOf(int stage) const {
+    StageSeconds seconds;
+    const Link tensor = linkOfGroup(cluster_, grid_.tensor, 1);
+    countsOf(stage).visitNodes(layersOf(stage), [&](const NodeCount& node, double times) {
+      const double computing = secondsOf(node);
+      (node.backward ? seconds.backward : seconds.forward) += times * computing;
+      if (node.exchange == Exchange::tensor) {
+        seconds.tensor += times * exchange(countedRows_ * node.exchangedBytes, grid_.tensor, tensor);
+      }
+      if (node.exchange == Exchange::context) addRing(node, times, computing, seconds);
+    });
     return seconds;
+  }
+
+  // Operations or bytes, whichever take longer.
+  double secondsOf(const NodeCount& node) const {
+    if (node.exchange == Exchange::tensor) return 0;
+    const double bytes = node.parameterBytes + node.activationBytes * countedRows_;
+    return std::max(node.flops * countedRows_ / matrixRate_, bytes / cluster_.memoryRate) + cluster_.launchSeconds;
+  }
+
+  // The fused projection goes round while attention is computed, backward with its gradients, which come home.
+  void addRing(const NodeCount& node, double times, double computing, StageSeconds& seconds) const {
+    const Link link = linkOfGroup(cluster_, grid_.context, grid_.tensor);
+    const double turns = node.backward ? 2 * grid_.context - 1 : grid_.context - 1;
+    const double ring = turns * (countedRows_ * node.exchangedBytes / link.bytesPerSecond + link.latencySeconds);
+    const double hidden = std::min(ring, computing) * cluster_.overlap;
+    seconds.context += times * (ring - hidden);
+    seconds.hidden += times * hidden;
   }
 
   // A gather, or a sum dealt out, of so many bytes in all over a group: each rank moves all but its own part.
   static double exchange(double bytes, int members, const Link& link) {
     if (members == 1) return 0;
     return bytes * (members - 1) / members / link.bytesPerSecond + std::ceil(std::log2(members)) * link.latencySeconds;
-  }
-
-  double tensorSeconds(std::int64_t layers) const {
-    if (grid_.tensor == 1) return 0;
-    // Around attention and around the MLP, a gather and a sum dealt out; the same in the backward pass, which gathers
-    // the products' inputs once more where they were not kept, and all of the forward pass where that runs again.
-    const double eachLayer = plan_.recompute == graph::Recompute::nothing     ? 8
-                             : plan_.recompute == graph::Recompute::selective ? 10
-                                                                              : 12;
-    constexpr double outside = 4;
-    const double bytes = rows_ * rowTokens_ * real(c_.width) * valueBytes_;
-    return (eachLayer * real(layers) + outside) * exchange(bytes, grid_.tensor, linkOfGroup(cluster_, grid_.tensor, 1));
-  }
-
-  double contextSeconds(std::int64_t layers) {
-    if (grid_.context == 1) return 0;
-    const Link link = linkOfGroup(cluster_, grid_.context, grid_.tensor);
-    const double keysAndValues = 2 * rows_ * rowTokens_ * real(c_.kvHeads * c_.headSize) * valueBytes_ *
-                                 std::max(tensorShare_, 1.0 / real(c_.kvHeads));
-    const double ring = (grid_.context - 1) * (keysAndValues / link.bytesPerSecond + link.latencySeconds);
-    // Backward, their gradients go round as well.
-    return real(layers) * (exposed(ring, layer_.attentionForward, plan_.microBatches * layers) +
-                           exposed(2 * ring, layer_.attentionBackward, plan_.microBatches * layers));
   }
 
   double pipelineSeconds() const {
@@ -185,29 +163,31 @@ class Case {
     return owned * bytes / cluster_.memoryRate;
   }
 
-  void predictData(double parameters, const Seconds& stage) {
+  void predictData(double parameters, const StageSeconds& stage) {
     const int members = grid_.replicas();
     if (members == 1) return;
     const Link link = linkOfGroup(cluster_, members, grid_.tensor);
-    const double buckets = std::max(1.0, parameters / bucketElements);
-    const double sums = buckets * exchange(parameters * gradientBytes / buckets, members, link);
-    const double gather = buckets * exchange(parameters * valueBytes_ / buckets, members, link);
+    const auto inBuckets = [&](double bytes, double buckets) {
+      return buckets * exchange(bytes / buckets, members, link);
+    };
+    const BucketCount shared = countsOf(0).buckets(layersOf(0));
+    const double buckets = grid_.sharesGradients() ? shared.gradients : std::max(1.0, parameters / bucketElements_);
+    const double sums = inBuckets(parameters * gradientBytes, buckets);
+    const double micro = real(plan_.microBatches);
     double& time = plan_.time.data;
     // The last bucket is complete when nothing is left to compute.
-    const auto ofGradients = [&](double seconds) {
-      const double last = seconds / buckets;
-      return last + exposed(seconds - last, stage.backward, 1);
-    };
-    const std::int64_t exchanges = grid_.zero >= 2 ? plan_.microBatches : 1;
-    for (std::int64_t index = 0; index < exchanges; ++index) time += ofGradients(sums);
+    const double last = sums / buckets;
+    time += (grid_.sharesGradients() ? micro : 1) *
+            (last + exposed(sums - last, stage.backward, grid_.sharesGradients() ? plan_.microBatches : 1));
     if (grid_.zero == 0) time += sums;  // the second half of an all-reduce
-    if (grid_.zero == 1 || grid_.zero == 2) time += gather;
+    if (grid_.zero == 1 || grid_.zero == 2) time += inBuckets(parameters * valueBytes_, buckets);
     if (grid_.zero < 3) return;
-    // Weights of one layer after the other, the next while one computes; in both passes.
-    const double first = gather / std::max(1.0, real(c_.layers));
-    for (std::int64_t index = 0; index < plan_.microBatches; ++index) {
-      time += 2 * first + exposed(gather - first, stage.forward, 1) + exposed(gather - first, stage.backward, 1);
-    }
+    // Weights of one bucket after the other, the next while one computes; in both passes.
+    const double weights = shared.forwardBytes + shared.backwardBytes;
+    const double gathered = inBuckets(weights, shared.gatherings), first = gathered * shared.firstBytes / weights;
+    const double forward = gathered * shared.forwardBytes / weights;
+    time += micro * (exposed(forward - first / 2, stage.forward, plan_.microBatches) + first +
+                     exposed(gathered - forward - first / 2, stage.backward, plan_.microBatches));
   }
 
   // What of an exchange is left when it goes on beside so much computing; notes what is not, `times` over.
@@ -219,61 +199,44 @@ class Case {
 
   const model::Configuration& c_;
   const Cluster& cluster_;
-  const RankCounts& held_;
+  detail::Predictor& counts_;
   Plan& plan_;
   Grid grid_;
   bool low_;
   double valueBytes_;   // of a weight or an activation
   double momentBytes_;  // both, of a parameter
+  double bucketElements_;
   double matrixRate_;
-  double tensorShare_;
   double rowTokens_;  // of a row, on one rank
   double rows_;
-  Seconds layer_, front_, back_;
+  double countedRows_;  // of the counts, which have two context ranks or none
 };
 
 }  // namespace
 
 Plan detail::Predictor::predict(const Grid& grid, graph::Recompute recompute, std::int64_t microBatch) {
-  std::optional<StepCounts>& counts = counts_[static_cast<std::size_t>(recompute)];
-  if (!counts) {
-    counts = countStep(request_->configuration, request_->sequenceLength, request_->storage, recompute);
-  }
   Plan plan{.grid = grid, .recompute = recompute, .microBatch = microBatch};
   const std::int64_t rowsOfRank = request_->batchTokens / request_->sequenceLength / grid.data;
   plan.microBatches = divideUp(rowsOfRank, microBatch);
-  Case(*request_, *counts, rankCountsOf(recompute, grid.tensor), plan).predict();
+  plan.stageLayers = layersOfStages(grid.pipeline);
+  Case(*request_, *this, plan).predict();
   return plan;
 }
 
-const RankCounts& detail::Predictor::rankCountsOf(graph::Recompute recompute, int tensorRanks) {
-  const auto [entry, isNew] = rankCounts_.try_emplace({recompute, tensorRanks});
-  if (isNew) {
-    entry->second =
-        countRank(request_->configuration, request_->sequenceLength, request_->storage, recompute, tensorRanks);
-  }
-  return entry->second;
+const StageCounts& detail::Predictor::countsOf(const StageShape& shape) {
+  const auto found = counts_.find(shape);
+  if (found != counts_.end()) return found->second;
+  return counts_.try_emplace(shape, programs_, request_->bucketElements, shape).first->second;
 }
 
-std::vector<std::int64_t> balanceStages(std::int64_t layers, int stages, double backLayers) {
-  if (stages == 1) return {layers};
-  // Every number of layers for the last stage; the others share the rest.
-  std::int64_t lastLayers = 0;
-  double least = INFINITY;
-  for (std::int64_t last = 1; last <= layers - (stages - 1); ++last) {
-    const double slowest = std::max(real(divideUp(layers - last, stages - 1)), real(last) + backLayers);
-    if (slowest <= least) {
-      least = slowest;
-      lastLayers = last;
-    }
+const std::vector<std::int64_t>& detail::Predictor::layersOfStages(int stages) {
+  const auto [entry, isNew] = layers_.try_emplace(stages);
+  if (isNew) {
+    const graph::Program whole =
+        model::buildLoss(request_->configuration, 1, request_->sequenceLength, request_->storage);
+    for (const Range& layers : stageLayers(whole, stages)) entry->second.push_back(layers.count);
   }
-  std::vector<std::int64_t> result;
-  for (int stage = 0; stage + 1 < stages; ++stage) {
-    const std::int64_t begin = (layers - lastLayers) * stage / (stages - 1);
-    result.push_back((layers - lastLayers) * (stage + 1) / (stages - 1) - begin);
-  }
-  result.push_back(lastLayers);
-  return result;
+  return entry->second;
 }
 
 Plan predict(const PlanRequest& request, const Grid& grid, graph::Recompute recompute, std::int64_t microBatch) {

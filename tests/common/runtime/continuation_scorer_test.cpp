@@ -8,6 +8,7 @@
 #include <cmath>
 
 #include "common/model/transformer.h"
+#include "common/sharding/rank_program.h"
 
 namespace tandem::runtime {
 namespace {

@@ -10,6 +10,7 @@
 
 #include "common/model/transformer.h"
 #include "common/runtime/decoding_speed.h"
+#include "common/sharding/rank_program.h"
 #include "tests/common/data/expect_error.h"
 
 namespace tandem::runtime {

@@ -143,12 +143,12 @@ TEST(Pipeline, stagesNameEveryParameterAndShareATiedEmbedding) {
     const Program forward = forwardOf(fields);
     std::map<std::string, int> named;
     for (int stage = 0; stage < 3; ++stage) {
-      const Program program = stageProgram(forward, stage, 3);
+      const Program program = stageProgram(forward, stage, stageLayers(forward, 3));
       graph::check(program);
       graph::check(graph::differentiate(program));
       for (const graph::TensorId id : program.ofRole(Role::parameter)) ++named[program.tensor(id).name];
     }
-    const std::vector<std::string> shared = sharedByStages(forward, 3);
+    const std::vector<std::string> shared = sharedByStages(forward, stageLayers(forward, 3));
     EXPECT_EQ(shared, fields == gpt2 ? std::vector<std::string>{"embedding.weight"} : std::vector<std::string>());
     EXPECT_EQ(named.size(), forward.ofRole(Role::parameter).size());
     for (const auto& [name, stages] : named) {

@@ -7,9 +7,12 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
+#include <vector>
 
 #include "common/base/error.h"
+#include "common/graph/passes.h"
+#include "common/sharding/pipeline.h"
+#include "common/sharding/rank_program.h"
 #include "common/train/training_step.h"
 
 namespace tandem::sharding {
@@ -63,48 +66,73 @@ std::int64_t bytesOfRole(const graph::Program& program, graph::Role role) {
   return bytes;
 }
 
-TEST(PlannersMemory, isThatOfTheRealProgramWithinFivePercent) {
-  for (const model::Configuration& configuration :
-       {llama(1), llama(2), llama(5), llama(9, R"(, "tie_word_embeddings": true)"), gpt2(3), gpt2(8)}) {
-    for (const DType storage : {DType::f32, DType::bf16}) {
-      for (const Recompute recompute : {Recompute::nothing, Recompute::selective, Recompute::full}) {
-        for (const std::int64_t rows : {1, 4}) {
-          PlanRequest request = requestOf(configuration, machine(1, 1));
-          request.storage = storage;
-          const graph::Program program = programOf(request, recompute, rows);
-          const std::int64_t real = graph::planMemory(program).arenaBytes + bytesOfRole(program, graph::Role::input) +
-                                    bytesOfRole(program, graph::Role::output);
-          const Plan plan = predict(request, Grid{}, recompute, rows);
-          const double ratio = static_cast<double>(plan.memory.activations) / static_cast<double>(real);
-          EXPECT_NEAR(ratio, 1, 0.05) << configuration.type << " of " << configuration.layers << " layers, recompute "
-                                      << recomputeText(recompute) << ", " << rows << " rows";
-          EXPECT_EQ(plan.memory.weights, bytesOfRole(program, graph::Role::parameter));
-          EXPECT_EQ(plan.memory.gradients, bytesOfRole(program, graph::Role::gradient));
-        }
-      }
-    }
-  }
+// What a rank of a run takes: its flat buffers, and the memory plans of the micro batches that it has begun.
+std::int64_t plannedBytes(const PlanRequest& request, const Grid& grid, Recompute recompute, std::int64_t rows,
+                          const Coordinates& own) {
+  const PartitionedProgram part =
+      lossPart(request.configuration, rows, request.sequenceLength, request.storage, grid, own);
+  const FlatLayout layout = layoutOf(part.program, grid.sharers(), FlatLayout::Ownership::anywhere, part.parts,
+                                     graph::Role::parameter, request.bucketElements, grid.sharesGradients());
+  const graph::Program program = withExchanges(trainingProgram(part.program, recompute), layout, grid, 0);
+  const std::int64_t shard = layout.shardCount(grid.sharers() - 1), whole = layout.count();
+  const std::int64_t masters = request.storage == DType::f32 ? 0 : 4;
+  const std::int64_t begun = microBatchesInFlight(own.pipeline, grid.pipeline,
+                                                  request.batchTokens / request.sequenceLength / grid.data / rows);
+  return (grid.sharesWeights() ? shard : whole) * base::byteSize(request.storage) +
+         (grid.sharesGradients() ? shard : whole) * 4 + shard * (8 + masters) +
+         begun * (graph::planMemory(program).arenaBytes + bytesOfRole(program, graph::Role::input) +
+                  bytesOfRole(program, graph::Role::output));
 }
 
-TEST(PlannersMemory, ofTensorRanksIsThatOfTheirRealProgramWithinFivePercent) {
-  for (const model::Configuration& configuration : {llama(5), gpt2(4)}) {
-    for (const Recompute recompute : {Recompute::nothing, Recompute::selective, Recompute::full}) {
-      for (const int tensor : {2, 4}) {
-        const PlanRequest request = requestOf(configuration, machine(1, 4));
-        const Grid grid{.tensor = tensor};
-        const graph::Program program = train::trainingProgram(
-            train::lossPart(configuration, 2, request.sequenceLength, request.storage, grid, {}).program, recompute);
-        const std::int64_t real = graph::planMemory(program).arenaBytes + bytesOfRole(program, graph::Role::input) +
-                                  bytesOfRole(program, graph::Role::output);
-        const Plan plan = predict(request, grid, recompute, 2);
-        EXPECT_NEAR(static_cast<double>(plan.memory.activations) / static_cast<double>(real), 1, 0.05)
-            << configuration.type << ", " << tensor << " ranks, recompute " << recomputeText(recompute);
-        EXPECT_NEAR(static_cast<double>(plan.memory.weights),
-                    static_cast<double>(bytesOfRole(program, graph::Role::parameter)),
-                    0.05 * static_cast<double>(plan.memory.weights));
+// Of the fullest of its ranks; replicas are alike.
+std::int64_t plannedBytes(const PlanRequest& request, const Grid& grid, Recompute recompute, std::int64_t rows) {
+  std::int64_t most = 0;
+  for (int stage = 0; stage < grid.pipeline; ++stage) {
+    for (const int tensor : {0, grid.tensor - 1}) {
+      const Coordinates own{.pipeline = stage, .tensor = tensor};
+      most = std::max(most, plannedBytes(request, grid, recompute, rows, own));
+      if (grid.tensor == 1) break;
+    }
+  }
+  return most;
+}
+
+std::vector<Grid> gridsWithZero(int ranks, const PlanRequest& request) {
+  std::vector<Grid> grids;
+  for (Grid grid : fittingGrids(ranks, request.configuration, request.sequenceLength)) {
+    for (grid.zero = grid.replicas() > 1 ? 0 : 1; grid.zero <= (grid.replicas() > 1 ? 3 : 1); ++grid.zero) {
+      grids.push_back(grid);
+    }
+  }
+  return grids;
+}
+
+// Every grid and stage of ZeRO with few ranks; recomputation, rows and storage take turns.
+TEST(PlannersMemory, isThatOfTheFullestRankWithinFivePercentOnEveryGrid) {
+  constexpr const char* tied = R"(, "tie_word_embeddings": true)";
+  std::size_t turn = 0;
+  for (const model::Configuration& configuration :
+       {llama(1), llama(7), llama(9, tied), llama(7, R"(, "vocab_size": 3000)"), gpt2(6)}) {
+    for (const int ranks : {1, 2, 4, 6}) {
+      const PlanRequest any = requestOf(configuration, machine(1, ranks), 24);
+      for (const Grid& grid : gridsWithZero(ranks, any)) {
+        PlanRequest request = any;
+        request.storage = turn % 4 == 3 ? DType::bf16 : DType::f32;
+        const auto recompute = static_cast<Recompute>(turn % 3);
+        const std::int64_t rows = turn % 2 == 0 ? 1 : 4;
+        ++turn;
+        const auto planned = static_cast<double>(plannedBytes(request, grid, recompute, rows));
+        const PredictedMemory memory = predict(request, grid, recompute, rows).memory;
+        EXPECT_NEAR(static_cast<double>(memory.total()) / planned, 1, 0.05)
+            << configuration.type << " of " << configuration.layers << " layers and " << configuration.vocabularySize
+            << " tokens, " << grid.text() << ", recompute " << recomputeText(recompute) << ", " << rows
+            << " rows: weights " << memory.weights << ", gradients " << memory.gradients << ", states "
+            << memory.optimizerStates << ", buckets " << memory.buckets << ", activations " << memory.activations
+            << "; planned " << planned;
       }
     }
   }
+  EXPECT_GT(turn, 200u);
 }
 
 TEST(PlannersMemory, isSharedOutByTheStagesOfZero) {
@@ -117,10 +145,18 @@ TEST(PlannersMemory, isSharedOutByTheStagesOfZero) {
   EXPECT_EQ(whole.optimizerStates, 2 * whole.weights);
   EXPECT_EQ(memory(1).optimizerStates, whole.optimizerStates / 4);
   EXPECT_EQ(memory(1).gradients, whole.gradients);
-  EXPECT_LT(memory(2).gradients, whole.gradients / 2);
+  EXPECT_EQ(memory(2).gradients, whole.gradients / 4);
   EXPECT_EQ(memory(2).weights, whole.weights);
-  EXPECT_LT(memory(3).weights, whole.weights);
-  for (int zero = 0; zero <= 3; ++zero) EXPECT_EQ(memory(zero).activations, whole.activations);
+  EXPECT_EQ(memory(3).weights, whole.weights / 4);
+  for (const int zero : {0, 1}) {
+    EXPECT_EQ(memory(zero).activations, whole.activations);
+    EXPECT_EQ(memory(zero).buckets, 0);
+  }
+  // The table of tokens is the largest bucket; with a layer's two more are alive at most.
+  const std::int64_t table = 500 * 64 * 4;
+  for (const int zero : {2, 3}) EXPECT_GE(memory(zero).buckets, table);
+  EXPECT_LT(memory(2).buckets, whole.gradients);
+  EXPECT_LT(memory(3).buckets, whole.gradients + whole.weights);
 }
 
 TEST(PlannersMemory, hasMastersBesideWeightsOfSixteenBits) {
@@ -138,8 +174,8 @@ TEST(PlannersMemory, ofAPipelineHoldsTheMicroBatchesThatHaveBegun) {
   const auto activations = [&](int stages) {
     return predict(request, {.pipeline = stages}, Recompute::nothing, 1).memory.activations;
   };
-  // Half of the layers for two micro batches, and what is alive beside them twice.
-  EXPECT_GE(activations(2), activations(1));
+  // About half of the layers for two micro batches.
+  EXPECT_GT(activations(2), activations(1) / 2);
   EXPECT_LT(activations(2), 2 * activations(1));
   // One micro batch in all cannot have begun twice.
   const PlanRequest one = requestOf(llama(8), machine(1, 4), 1);
@@ -177,7 +213,19 @@ TEST(PlannersTime, ofDataRanksIsThatOfSumsAndOfNewWeights) {
   EXPECT_NEAR(data(1), 2 * once, 1e-9 * once);
   EXPECT_NEAR(data(0), 2 * once, 1e-9 * once);
   EXPECT_NEAR(data(2), 3 * once, 1e-9 * once);  // two micro batches' sums
-  EXPECT_GT(data(3), 5.99 * once);              // and the weights for each pass of each
+  // And the weights for each pass of each: all of them forward, and what the backward pass reads again.
+  const Grid grid{.data = 4, .zero = 3};
+  const PartitionedProgram part = lossPart(request.configuration, 1, request.sequenceLength, request.storage, grid, {});
+  const FlatLayout layout = layoutOf(part.program, 4, FlatLayout::Ownership::anywhere, part.parts,
+                                     graph::Role::parameter, request.bucketElements, true);
+  const graph::Program program = withExchanges(trainingProgram(part.program, Recompute::nothing), layout, grid, 0);
+  double gathered = 0;
+  for (const graph::Node& node : program.nodes()) {
+    if (node.op != graph::Operator::gatherWeights) continue;
+    gathered += static_cast<double>(program.tensor(node.outputs[0]).shape.count()) * 4;
+  }
+  EXPECT_NEAR(data(3), 2 * once + 2 * gathered * 3 / 4 / 1e8, 1e-9 * once);
+  EXPECT_GT(gathered, 1.5 * bytes);
 }
 
 TEST(PlannersTime, ofDataRanksIsHiddenBesideTheBackwardPassButForTheLastBucket) {
@@ -200,9 +248,13 @@ TEST(PlannersTime, ofTensorRanksIsThatOfTheRowsThatAreGathered) {
   const PlanRequest request = requestOf(llama(6), machine(1, 2));
   const Plan plan = predict(request, {.tensor = 2}, Recompute::nothing, 2);
   const double rows = 2 * 64 * 64 * 4;  // bytes of two rows of 64 tokens
-  EXPECT_NEAR(plan.time.tensor, 4 * (6 * 8 + 4) * rows / 2 / 1e9, 1e-12);
-  const double alone = predict(request, Grid{}, Recompute::nothing, 2).time.compute;
-  EXPECT_NEAR(plan.time.compute, alone / 2, 1e-9 * alone);
+  const double byHand = 4 * (6 * 8 + 4) * rows / 2 / 1e9;
+  EXPECT_NEAR(plan.time.tensor, byHand, 0.01 * byHand);  // beside these, the parts of the log-sum-exp
+  const graph::Program program = trainingProgram(
+      lossPart(request.configuration, 2, request.sequenceLength, request.storage, plan.grid, {}).program,
+      Recompute::nothing);
+  const double flops = graph::totalCost(program).flops;
+  EXPECT_NEAR(plan.time.compute, 4 * flops / 1e9, 1e-9 * plan.time.compute);
 }
 
 TEST(PlannersTime, ofAPipelineFillsAndDrains) {
@@ -211,21 +263,6 @@ TEST(PlannersTime, ofAPipelineFillsAndDrains) {
   EXPECT_NEAR(plan.time.bubble, plan.time.compute / 4, 1e-12);
   const double alone = predict(request, Grid{}, Recompute::nothing, 2).time.compute;
   EXPECT_GE(plan.time.compute, alone / 2);
-}
-
-TEST(Stages, areBalancedByWhatTheyCost) {
-  EXPECT_EQ(balanceStages(8, 1, 3), (std::vector<std::int64_t>{8}));
-  EXPECT_EQ(balanceStages(8, 4, 0), (std::vector<std::int64_t>{2, 2, 2, 2}));
-  EXPECT_EQ(balanceStages(8, 2, 2), (std::vector<std::int64_t>{5, 3}));
-  EXPECT_EQ(balanceStages(3, 3, 100), (std::vector<std::int64_t>{1, 1, 1}));
-  for (std::int64_t layers = 1; layers <= 20; ++layers) {
-    for (int stages = 1; stages <= layers; ++stages) {
-      const std::vector<std::int64_t> dealt = balanceStages(layers, stages, 1.3);
-      EXPECT_EQ(dealt.size(), static_cast<std::size_t>(stages));
-      EXPECT_EQ(std::accumulate(dealt.begin(), dealt.end(), std::int64_t{0}), layers);
-      EXPECT_GE(*std::ranges::min_element(dealt), 1);
-    }
-  }
 }
 
 TEST(Planner, splitsRowsAloneWhereOneDeviceHasRoomForTheModel) {

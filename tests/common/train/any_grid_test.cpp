@@ -231,7 +231,7 @@ struct DecodingRun {
     if (grid.tensor * grid.pipeline > 1) split.emplace(groups.host(), groups.device());
     const auto share = sharding::DecodingSplit(model, grid, groups.own(), false).parameters(base::DType::f32);
     store = std::make_unique<runtime::ParameterStore>(
-        runtime::layoutOf(share.program, 1, sharding::FlatLayout::Ownership::anywhere, share.parts), *cpu.backend,
+        sharding::layoutOf(share.program, 1, sharding::FlatLayout::Ownership::anywhere, share.parts), *cpu.backend,
         *cpu.stream, base::DType::f32, runtime::ParameterStore::Gradients::none);
     for (const sharding::FlatParameter& parameter : store->layout().parameters()) {
       float* const values = static_cast<float*>(store->weightAt(parameter.offset));

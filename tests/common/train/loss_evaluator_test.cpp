@@ -8,6 +8,7 @@
 #include <numbers>
 
 #include "common/model/transformer.h"
+#include "common/sharding/rank_program.h"
 #include "common/train/model_state.h"
 #include "tests/common/data/expect_error.h"
 #include "tests/common/train/small_world.h"
@@ -24,7 +25,7 @@ class LossEvaluation : public testing::Test {
   std::unique_ptr<ParameterStore> makeStore() {
     const graph::Program program = model::buildLogits(model_, 1, 1, base::DType::f32);
     auto store = std::make_unique<ParameterStore>(
-        runtime::layoutOf(program, 1, sharding::FlatLayout::Ownership::anywhere), *cpu_.backend, *cpu_.stream,
+        sharding::layoutOf(program, 1, sharding::FlatLayout::Ownership::anywhere), *cpu_.backend, *cpu_.stream,
         base::DType::f32, ParameterStore::Gradients::none);
     for (const sharding::FlatParameter& parameter : store->layout().parameters()) {
       float* const values = static_cast<float*>(store->weightAt(parameter.offset));

@@ -159,7 +159,7 @@ TEST_F(Step, aStatesTensorsCoverTheModelAndItsMoments) {
 TEST(ParameterTraits, matricesDecayVectorsDoNotAndMuonTakesTheLayersMatrices) {
   const model::Configuration model = tinyModel();
   const graph::Program program = lossProgram(model, 1, 8, base::DType::f32);
-  const auto layout = runtime::layoutOf(program, 1, sharding::FlatLayout::Ownership::wholeParameters);
+  const auto layout = sharding::layoutOf(program, 1, sharding::FlatLayout::Ownership::wholeParameters);
   const auto adamw = parameterTraits(model, layout, optim::Method::adamw);
   const auto muon = parameterTraits(model, layout, optim::Method::muon);
   for (std::size_t i = 0; i < adamw.size(); ++i) {

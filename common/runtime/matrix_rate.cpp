@@ -53,18 +53,24 @@ class SquareProduct {
 }  // namespace
 
 double measureMatrixRate(base::DType storage, kernels::Backend& backend, kernels::Stream& stream) {
-  double best = 0;
+  return measureMatrixRates(storage, backend, stream).best;
+}
+
+MatrixRates measureMatrixRates(base::DType storage, kernels::Backend& backend, kernels::Stream& stream) {
   for (std::int64_t size = 256;; size *= 2) {
     const SquareProduct product(size, storage, backend, stream);
     product.seconds();  // the first one chooses an algorithm and fills caches
-    double seconds = product.seconds();
-    if (seconds < busySeconds && size < largestSize) continue;
-    const Clock::time_point start = Clock::now();
-    do {
-      best = std::max(best, product.operations() / seconds);
-      if (std::chrono::duration<double>(Clock::now() - start).count() > measuringSeconds) return best;
-      seconds = product.seconds();
-    } while (true);
+    if (product.seconds() < busySeconds && size < largestSize) continue;
+    MatrixRates rates;
+    double seconds = 0, operations = 0;
+    while (seconds < measuringSeconds) {
+      const double one = product.seconds();
+      rates.best = std::max(rates.best, product.operations() / one);
+      seconds += one;
+      operations += product.operations();
+    }
+    rates.mean = operations / seconds;
+    return rates;
   }
 }
 

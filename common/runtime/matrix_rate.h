@@ -10,4 +10,12 @@ namespace tandem::runtime {
 // time, as they compute at the same time.
 double measureMatrixRate(base::DType storage, kernels::Backend& backend, kernels::Stream& stream);
 
+// The best of that time, and its mean, which is less where ranks share processors: each is then alone on one now and
+// then, and what it has of it as long as all compute is the mean.
+struct MatrixRates {
+  double best = 0;
+  double mean = 0;
+};
+MatrixRates measureMatrixRates(base::DType storage, kernels::Backend& backend, kernels::Stream& stream);
+
 }  // namespace tandem::runtime

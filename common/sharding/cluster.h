@@ -37,6 +37,11 @@ struct Cluster {
   Link inside;   // of a device; unset where a node has one
   Link between;  // of a node; unset where there is one
   double overlap = 1;
+  // How many times as fast a rank computes while the others of its node wait: more than 1 where ranks share processors.
+  // The rates above are those of a rank while all compute. Measured, never described.
+  double sharing = 1;
+  // Whether ranks exchange through the host's memory, where sums need room. Measured too.
+  bool exchangesOnHost = false;
 
   int devices() const { return nodes * devicesPerNode; }
   std::int64_t usableBytes() const { return memoryBytes - reserveBytes; }

@@ -78,6 +78,7 @@ class Report {
               memory.optimizerStates);
     if (memory.buckets > 0) memoryRow("whole layers at work", memory.buckets);
     memoryRow("activations", memory.activations);
+    if (memory.exchanges > 0) memoryRow("sums under way", memory.exchanges);
     memoryRow("total", memory.total());
     if (taken_.grid.pipeline == 1) return;
     out_ << "layers of the stages:";

@@ -189,8 +189,10 @@ std::string enoughDevices(const PlanRequest& request, detail::Predictor& predict
              shortText(*search.smallest()) + ": weights " + base::formatBytes(memory.weights) + ", gradients " +
              base::formatBytes(memory.gradients) + ", optimizer states " + base::formatBytes(memory.optimizerStates) +
              (memory.buckets > 0 ? ", whole layers " + base::formatBytes(memory.buckets) : "") + ", activations " +
-             base::formatBytes(memory.activations) + "), and a device has " + base::formatBytes(cluster.usableBytes()) +
-             "; it would fit with " + base::formatBytes(memory.total()) + " a device";
+             base::formatBytes(memory.activations) +
+             (memory.exchanges > 0 ? ", sums under way " + base::formatBytes(memory.exchanges) : "") +
+             "), and a device has " + base::formatBytes(cluster.usableBytes()) + "; it would fit with " +
+             base::formatBytes(memory.total()) + " a device";
   const std::string devices = enoughDevices(request, predictor);
   throw Error(ErrorKind::usage, message + (devices.empty() ? "" : ", or on " + devices));
 }

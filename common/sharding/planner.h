@@ -45,7 +45,8 @@ struct PredictedMemory {
   std::int64_t optimizerStates = 0;  // moments, and masters of weights in 16 bits
   std::int64_t buckets = 0;      // whole layers' weights and gradients, which ZeRO 2 and 3 hold while they need them
   std::int64_t activations = 0;  // what layers keep, what is alive beside it, inputs and outputs
-  std::int64_t total() const { return weights + gradients + optimizerStates + buckets + activations; }
+  std::int64_t exchanges = 0;    // room that sums of gradients need in the host's memory
+  std::int64_t total() const { return weights + gradients + optimizerStates + buckets + activations + exchanges; }
 };
 
 // Of a step, in seconds, along the path that decides how long it takes.

@@ -227,6 +227,9 @@ const StageCounts::Counted& StageCounts::counted(std::int64_t layers) const {
   const Program program = withExchanges(computing, layout, grid, 0);
   entry->nodes = countNodes(computing);
   entry->parameters = layout.count();
+  for (int bucket = 0; bucket < layout.buckets(); ++bucket) {
+    entry->largestBucket = std::max(entry->largestBucket, layout.bucketCount(bucket));
+  }
   for (const Role role : {Role::input, Role::output}) {
     for (const TensorId id : program.ofRole(role)) entry->inputs += bytesOf(program.tensor(id));
   }
@@ -251,6 +254,7 @@ StageMemory StageCounts::memory(std::int64_t layers, double rows) const {
   if (layers <= few + 1) {
     const Counted& all = counted(layers);
     return {.parameters = all.parameters,
+            .largestBucket = all.largestBucket,
             .inputs = ofRows(all.inputs),
             .peak = larger(peakOf(all.ofFirstLayers, rows), peakOf(all.ofRest, rows))};
   }
@@ -261,6 +265,7 @@ StageMemory StageCounts::memory(std::int64_t layers, double rows) const {
   const LiveBytes rest{.buckets = line(lessPeak.buckets, morePeak.buckets),
                        .activations = line(lessPeak.activations, morePeak.activations)};
   return {.parameters = line(less.parameters, more.parameters),
+          .largestBucket = more.largestBucket,
           .inputs = ofRows(less.inputs),
           .peak = larger(peakOf(less.ofFirstLayers, rows), rest)};
 }

@@ -53,9 +53,10 @@ struct BucketCount {
 };
 
 struct StageMemory {
-  std::int64_t parameters = 0;  // elements, as the flat buffers have them
-  std::int64_t inputs = 0;      // bytes of tokens, targets, losses and the like
-  graph::LiveBytes peak;        // in the arena, when most is alive
+  std::int64_t parameters = 0;     // elements, as the flat buffers have them
+  std::int64_t largestBucket = 0;  // elements, where buckets are by layer
+  std::int64_t inputs = 0;         // bytes of tokens, targets, losses and the like
+  graph::LiveBytes peak;           // in the arena, when most is alive
 };
 
 // The programs of stages of one row, each made once, since many shapes share them.
@@ -95,7 +96,7 @@ class StageCounts {
 
   // Counted from a program of so many layers.
   struct Counted {
-    std::int64_t parameters = 0;
+    std::int64_t parameters = 0, largestBucket = 0;
     std::int64_t inputs = 0;
     // When most can be alive: at the nodes of the first layers and what surrounds them, where more layers change
     // nothing, and at the rest, where every layer more keeps as much.

@@ -13,16 +13,19 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// The best of a few times.
+// The mean of as many times as a while takes: what is best of some times is that of a rank which has a processor to
+// itself by chance, where ranks share them.
 double secondsOf(const std::function<void()>& work) {
-  constexpr int times = 5;
-  double least = INFINITY;
-  for (int time = 0; time < times; ++time) {
-    const Clock::time_point start = Clock::now();
+  constexpr double shortest = 0.1;
+  work();
+  const Clock::time_point start = Clock::now();
+  const auto elapsed = [&] { return std::chrono::duration<double>(Clock::now() - start).count(); };
+  int times = 0;
+  do {
     work();
-    least = std::min(least, std::chrono::duration<double>(Clock::now() - start).count());
-  }
-  return least;
+    ++times;
+  } while (elapsed() < shortest);
+  return elapsed() / times;
 }
 
 double slowest(comm::Communicator& ranks, double seconds) {
@@ -64,17 +67,20 @@ class Ring {
   Ring(std::unique_ptr<comm::Communicator> group, const Device& device)
       : group_(std::move(group)), device_(device), sent_(device.backend, most), received_(device.backend, most) {}
 
-  double seconds(std::int64_t bytes) {
+  // Of one exchange of many, which follow each other without a pause.
+  double seconds(std::int64_t bytes, int times) {
     const int ranks = group_->size(), next = (group_->rank() + 1) % ranks,
               previous = (group_->rank() + ranks - 1) % ranks;
-    const double own = secondsOf([&] {
+    group_->barrier();
+    const Clock::time_point start = Clock::now();
+    for (int time = 0; time < times; ++time) {
       const auto receiving = group_->startReceive({received_.data(), base::DType::u8, bytes}, previous, 0);
       const auto sending = group_->startSend({sent_.data(), base::DType::u8, bytes}, next, 0);
       receiving->wait();
       sending->wait();
       device_.stream.synchronize();
-    });
-    return own;
+    }
+    return std::chrono::duration<double>(Clock::now() - start).count() / times;
   }
   static constexpr std::int64_t little = 64, most = 4 << 20;
 
@@ -86,9 +92,11 @@ class Ring {
 
 // Of one rank, each way.
 sharding::Link measureLink(comm::Communicator& ranks, const Device& device, int colour) {
+  constexpr int many = 100, some = 8;
   Ring ring(device.exchangeOr(ranks).split(colour, ranks.rank()), device);
-  const double latency = slowest(ranks, ring.seconds(Ring::little));
-  const double whole = slowest(ranks, ring.seconds(Ring::most));
+  ring.seconds(Ring::most, 1);  // makes what the library needs for it
+  const double latency = slowest(ranks, ring.seconds(Ring::little, many));
+  const double whole = slowest(ranks, ring.seconds(Ring::most, some));
   return {.bytesPerSecond = static_cast<double>(Ring::most) / std::max(whole - latency, 1e-9),
           .latencySeconds = latency};
 }
@@ -105,12 +113,15 @@ sharding::Cluster measureCluster(comm::Communicator& ranks, const Device& device
   cluster.devicesPerNode = regular ? static_cast<int>(onHost) : 1;
   cluster.nodes = ranks.size() / cluster.devicesPerNode;
   cluster.memoryBytes = comm::allReduceScalar(ranks, memoryBytes, comm::Reduction::minimum);
-  cluster.matrixRateF32 = cluster.matrixRateBf16 = comm::allReduceScalar(
-      ranks, runtime::measureMatrixRate(storage, device.backend, device.stream), comm::Reduction::minimum);
+  ranks.barrier();
+  const runtime::MatrixRates rates = runtime::measureMatrixRates(storage, device.backend, device.stream);
+  cluster.matrixRateF32 = cluster.matrixRateBf16 = comm::allReduceScalar(ranks, rates.mean, comm::Reduction::minimum);
+  cluster.sharing = comm::allReduceScalar(ranks, rates.best / rates.mean, comm::Reduction::minimum);
   cluster.memoryRate = comm::allReduceScalar(ranks, memoryRate(device), comm::Reduction::minimum);
   cluster.launchSeconds = slowest(ranks, launchSeconds(device));
   // Processors that move bytes do not compute meanwhile.
   cluster.overlap = device.backend.isHostMemory() ? 0 : 1;
+  cluster.exchangesOnHost = device.backend.isHostMemory();
   const int place = ranks.rank() % cluster.devicesPerNode, node = ranks.rank() / cluster.devicesPerNode;
   if (cluster.devicesPerNode > 1) cluster.inside = measureLink(ranks, device, node);
   if (cluster.nodes > 1) {

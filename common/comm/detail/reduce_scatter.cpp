@@ -9,6 +9,7 @@
 #include "common/comm/detail/progress.h"
 #include "common/comm/detail/sum.h"
 #include "common/comm/detail/watchdog.h"
+#include "common/comm/exchange_room.h"
 
 namespace tandem::comm::detail {
 namespace {
@@ -29,9 +30,8 @@ ReduceScatterRequest::ReduceScatterRequest(const Channel& channel, const ConstBu
   slots_ = slotsFor(ranks_);
   receives_.resize(static_cast<std::size_t>(slots_));
   segments_ = (received_.count + perSegment_ - 1) / perSegment_;
-  const std::int64_t stagedElements = std::min(slots_ * perSegment_, segments_ * perSegment_) * (ranks_ - 1);
   staging_ = std::make_unique_for_overwrite<std::byte[]>(
-      static_cast<std::size_t>(stagedElements * base::byteSize(given_.type)));
+      static_cast<std::size_t>(reduceScatterRoom(ranks_, received_.count * base::byteSize(given_.type))));
   for (std::int64_t segment = 0; segment < std::min(slots_, segments_); ++segment) postReceives(segment);
   postSends(counts);
 }
@@ -106,6 +106,7 @@ bool ReduceScatterRequest::advance() {
     addUp(next_);
     if (next_ + slots_ < segments_) postReceives(next_ + slots_);
   }
+  staging_.reset();  // many exchanges may be finished long before the last of them is waited for
   if (!arrived(sends_)) return false;
   return complete_ = true;
 }
@@ -121,3 +122,13 @@ void ReduceScatterRequest::addUp(std::int64_t segment) {
 }
 
 }  // namespace tandem::comm::detail
+
+namespace tandem::comm {
+
+std::int64_t reduceScatterRoom(int ranks, std::int64_t pieceBytes) {
+  const std::int64_t segment = detail::segmentBytes();
+  const std::int64_t segments = (pieceBytes + segment - 1) / segment;
+  return std::min(detail::slotsFor(ranks), segments) * segment * (ranks - 1);
+}
+
+}  // namespace tandem::comm

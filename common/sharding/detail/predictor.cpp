@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "common/comm/exchange_room.h"
 #include "common/model/transformer.h"
 #include "common/sharding/pipeline.h"
 
@@ -76,7 +77,19 @@ class Case {
     const std::int64_t begun = microBatchesInFlight(stage, grid_.pipeline, plan_.microBatches);
     memory.buckets = begun * held.peak.buckets;
     memory.activations = begun * (held.peak.activations + held.inputs);
+    if (cluster_.exchangesOnHost) memory.exchanges = roomForSums(held);
     return memory;
+  }
+
+  // Of one bucket. The library's all-reduce holds as much as it adds up; a sum that is dealt out a few segments of it.
+  std::int64_t roomForSums(const StageMemory& held) const {
+    if (grid_.replicas() == 1) return 0;
+    const std::int64_t bucket =
+        gradientBytes * (grid_.sharesGradients()
+                             ? held.largestBucket
+                             : std::min(held.parameters, static_cast<std::int64_t>(bucketElements_)));
+    if (grid_.zero == 0) return bucket;
+    return comm::reduceScatterRoom(grid_.replicas(), divideUp(bucket, grid_.replicas()));
   }
 
   void predictMemory() {
@@ -89,25 +102,38 @@ class Case {
   // --- time
 
   void predictTime() {
-    StageSeconds slowest;
+    StageSeconds slowest, one;
     std::int64_t parameters = 0;
+    double ofAllStages = 0;
     for (int stage = 0; stage < grid_.pipeline; ++stage) {
       // Stages between the first and the last with as many layers are all alike.
-      if (stage > 1 && stage + 1 < grid_.pipeline && layersOf(stage) == layersOf(stage - 1)) continue;
-      const StageSeconds one = secondsOf(stage);
+      const bool isLikeTheLast = stage > 1 && stage + 1 < grid_.pipeline && layersOf(stage) == layersOf(stage - 1);
+      if (!isLikeTheLast) {
+        one = secondsOf(stage);
+        parameters = std::max(parameters, countsOf(stage).memory(layersOf(stage), countedRows_).parameters);
+      }
       if (one.total() > slowest.total()) slowest = one;
-      parameters = std::max(parameters, countsOf(stage).memory(layersOf(stage), countedRows_).parameters);
+      ofAllStages += one.computing();
     }
     PredictedTime& time = plan_.time;
     const double microBatches = real(plan_.microBatches);
-    time.compute = microBatches * slowest.computing();
     time.tensor = microBatches * slowest.tensor;
     time.context = microBatches * slowest.context;
     time.hidden = microBatches * slowest.hidden;
-    time.bubble = (grid_.pipeline - 1) * slowest.total();
+    predictComputing(slowest, ofAllStages / grid_.pipeline);
     time.pipeline = pipelineSeconds();
     time.update = updateSeconds(real(parameters));
     predictData(real(parameters), slowest);
+  }
+
+  // The slowest stage's micro batches, after those that fill the pipeline and drain it. Where ranks share processors, a
+  // stage that waits leaves its part to the others: then the stages' work in all can be what takes the time.
+  void predictComputing(const StageSeconds& slowest, double meanOfStages) {
+    const double microBatches = real(plan_.microBatches), others = grid_.pipeline - 1;
+    const double inTurn = (microBatches + others) * slowest.computing() / cluster_.sharing;
+    const double whole = std::max(inTurn, microBatches * meanOfStages);
+    plan_.time.compute = std::min(microBatches * slowest.computing(), whole);
+    plan_.time.bubble = whole - plan_.time.compute + others * (slowest.tensor + slowest.context);
   }
 
   StageSeconds secondsOf(int stage) const {

@@ -265,6 +265,35 @@ TEST(PlannersTime, ofAPipelineFillsAndDrains) {
   EXPECT_GE(plan.time.compute, alone / 2);
 }
 
+TEST(PlannersTime, ofAPipelineWhoseRanksShareProcessorsIsThatOfAllTheirWork) {
+  PlanRequest request = requestOf(llama(6), machine(1, 2));
+  const auto seconds = [&](double sharing) {
+    request.cluster.sharing = sharing;
+    const PredictedTime time = predict(request, {.pipeline = 2}, Recompute::nothing, 2).time;
+    return time.compute + time.bubble;
+  };
+  // Rates are those of a rank while all compute: on one processor for two, the stages' work in all takes as long as
+  // that of a rank that has its half of the processor all the time.
+  const double alone = predict(request, Grid{}, Recompute::nothing, 2).time.compute;
+  EXPECT_NEAR(seconds(2), std::max(alone / 2, seconds(1) / 2), 1e-9 * alone);
+  EXPECT_LT(seconds(2), seconds(1));
+  EXPECT_GE(seconds(100), alone / 2 * (1 - 1e-9));
+}
+
+TEST(PlannersMemory, countsTheRoomOfSumsWhereRanksExchangeOnTheHost) {
+  PlanRequest request = requestOf(llama(6), machine(1, 4));
+  const auto room = [&](const Grid& grid) { return predict(request, grid, Recompute::nothing, 1).memory.exchanges; };
+  EXPECT_EQ(room({.data = 4}), 0);
+  request.cluster.exchangesOnHost = true;
+  const std::int64_t gradients = predict(request, {.data = 4}, Recompute::nothing, 1).memory.gradients;
+  EXPECT_EQ(room({.data = 4, .zero = 0}), gradients);  // all of them are in one bucket
+  // Of the rank's own quarter what the three others send, in whole segments.
+  EXPECT_GE(room({.data = 4}), gradients * 3 / 4);
+  EXPECT_EQ(room({.pipeline = 4}), 0);
+  request.bucketElements = gradients / 4 / 8;
+  EXPECT_EQ(room({.data = 4, .zero = 0}), gradients / 8);
+}
+
 TEST(Planner, splitsRowsAloneWhereOneDeviceHasRoomForTheModel) {
   for (const int devices : {1, 2, 4, 8}) {
     const Plan plan = planTraining(requestOf(llama(6), machine(devices, 1), 64)).taken();

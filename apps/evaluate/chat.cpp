@@ -27,6 +27,7 @@ struct ChatOptions {
   std::string system;
   std::int64_t maxTokens = 256;
   std::int64_t capacity = 0;  // 0: the model's positions
+  model::CacheFormat caches = model::CacheFormat::asStored;
   runtime::SamplingOptions sampling;
 };
 
@@ -130,7 +131,7 @@ int run(comm::Communicator& world, const app::CommonOptions& common, const ChatO
     const std::int64_t capacity = options.capacity > 0 ? std::min(options.capacity, positions) : positions;
     const train::Device device = loaded.device();
     runtime::Generator generator(loaded.configuration, *loaded.parameters, 1, capacity, device.backend, device.stream,
-                                 device.arena, loaded.split.get());
+                                 device.arena, loaded.split.get(), options.caches);
     Conversation conversation(generator, chat, options.system, capacity);
     Terminal(conversation, options, common.json, world).run();
   });
@@ -146,6 +147,7 @@ app::Command chatCommand() {
           .declare =
               [options](CLI::App& app) {
                 declareModelOptions(app, options->model);
+                declareCaches(app, options->caches);
                 app.add_option("--chat-template", options->chatTemplate,
                                "tandem, chatml, llama3, mistral or zephyr; without it the checkpoint's own")
                     ->type_name("NAME");

@@ -34,6 +34,7 @@ struct GenerateOptions {
   bool chat = false;
   std::string chatTemplate;
   std::string system;
+  model::CacheFormat caches = model::CacheFormat::asStored;
   runtime::SamplingOptions sampling;
 };
 
@@ -203,7 +204,7 @@ int run(comm::Communicator& world, const app::CommonOptions& common, const Gener
                                       : loaded.configuration.maximumPositions;
     const train::Device device = loaded.device();
     runtime::Generator generator(loaded.configuration, *loaded.parameters, batch, capacity, device.backend,
-                                 device.stream, device.arena, loaded.split.get());
+                                 device.stream, device.arena, loaded.split.get(), options.caches);
     if (streams && !options.chat) std::cout << own.front() << std::flush;
     for (std::size_t first = 0; first < own.size(); first += static_cast<std::size_t>(batch)) {
       const std::size_t end = std::min(own.size(), first + static_cast<std::size_t>(batch));
@@ -238,6 +239,7 @@ app::Command generateCommand() {
       .declare =
           [options](CLI::App& app) {
             declareModelOptions(app, options->model);
+            declareCaches(app, options->caches);
             app.add_option("--prompt", options->prompts, "Text to go on from; may be given several at once")
                 ->type_name("TEXT");
             app.add_option("--prompt-file", options->promptFile, "A prompt a line")

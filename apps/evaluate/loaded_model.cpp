@@ -80,6 +80,17 @@ void declareShard(CLI::App& app, std::string& text) {
       ->type_name("GRID");
 }
 
+void declareCaches(CLI::App& app, model::CacheFormat& caches) {
+  const auto choose = [&caches](const std::string& name) {
+    caches = name == "int8" ? model::CacheFormat::int8 : model::CacheFormat::asStored;
+  };
+  app.add_option_function<std::string>("--kv-cache", choose,
+                                       "Hold keys and values in fewer bits: int8, with a scale for each head and "
+                                       "position; none: as computed")
+      ->check(CLI::IsMember({"none", "int8"}))
+      ->type_name("FORMAT");
+}
+
 LoadedModel loadModel(comm::Communicator& world, const app::CommonOptions& common, const ModelOptions& options,
                       Work work) {
   const base::DType storage = train::parsePrecision(options.precision);

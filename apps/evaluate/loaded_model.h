@@ -7,6 +7,7 @@
 #include "apps/shared/device.h"
 #include "apps/shared/program.h"
 #include "common/model/configuration.h"
+#include "common/model/transformer.h"
 #include "common/runtime/decoding_ranks.h"
 #include "common/runtime/parameter_store.h"
 #include "common/train/rank_groups.h"
@@ -23,8 +24,9 @@ struct ModelOptions {
 };
 
 void declareModelOptions(CLI::App& app, ModelOptions& options);
-// --shard alone.
+// --shard and --kv-cache alone.
 void declareShard(CLI::App& app, std::string& text);
+void declareCaches(CLI::App& app, model::CacheFormat& caches);
 
 // Members are in the order of their making: what comes later uses what comes before.
 struct LoadedModel {

@@ -29,6 +29,7 @@ struct SpeedOptions {
   std::vector<std::int64_t> answers = {128};
   std::vector<std::int64_t> batches = {1};
   int repetitions = 5;
+  model::CacheFormat caches = model::CacheFormat::asStored;
   app::DeviceOptions device;
 };
 
@@ -59,7 +60,7 @@ Json measure(comm::Communicator& world, const LoadedModel& loaded, const SpeedOp
   comm::agreeOn(world, [&] {
     generator = std::make_unique<runtime::Generator>(loaded.configuration, *loaded.parameters, what.batch,
                                                      what.promptTokens + what.generatedTokens, device.backend,
-                                                     device.stream, device.arena, loaded.split.get());
+                                                     device.stream, device.arena, loaded.split.get(), options.caches);
   });
   const runtime::SpeedResult speed = runtime::measureSpeed(*generator, loaded.configuration.vocabularySize, what,
                                                            options.repetitions, world, loaded.copies());
@@ -168,6 +169,7 @@ class SpeedTable {
                  {"device", device.backend.description()},
                  {"ranks", world_.size()},
                  {"copies", loaded.copies()},
+                 {"kv_cache", options_.caches == model::CacheFormat::int8 ? "int8" : "none"},
                  {"threads", common_.threads},
                  {"repetitions", options_.repetitions},
                  {"read_bandwidth_bytes_per_second", bandwidth_}};
@@ -193,6 +195,7 @@ void declare(CLI::App& app, SpeedOptions& options) {
       ->required()
       ->type_name("PATH");
   declareShard(app, options.shard);
+  declareCaches(app, options.caches);
   app.add_option("--prompt-tokens", options.prompts, "Lengths of prompts")->delimiter(',')->type_name("TOKENS");
   app.add_option("--generated-tokens", options.answers, "Lengths of answers; 1: the prompts alone")
       ->delimiter(',')

@@ -130,6 +130,7 @@ app::Command tasksCommand() {
           [options](CLI::App& app) {
             train::TaskOptions& evaluation = options->evaluation;
             declareModelOptions(app, options->model);
+            declareCaches(app, evaluation.caches);
             app.add_option("--task", options->files,
                            "HellaSwag, ARC, PIQA, WinoGrande, LAMBADA, GSM8K (.jsonl), MMLU (.csv), one's own (.json)")
                 ->required()

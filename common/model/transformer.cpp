@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "common/base/random.h"
+#include "kernels/quantised_cache.h"
 
 namespace tandem::model {
 namespace {
@@ -56,8 +57,12 @@ class Writer {
     return program_.addTensor(prefix_ + name, shape, storage_, Role::activation);
   }
 
-  TensorId state(const std::string& name, const Shape& shape) {
-    return program_.addTensor(prefix_ + name, shape, storage_, Role::state);
+  // Of a layer's heads: [batch, kvHeads, capacity, ..].
+  TensorId cache(const std::string& name, std::int64_t capacity, CacheFormat format) {
+    const bool isCoded = format == CacheFormat::int8;
+    const std::int64_t row = isCoded ? kernels::cacheRowBytes(c_.headSize) : c_.headSize;
+    return program_.addTensor(prefix_ + name, {batch_, c_.kvHeads, capacity, row},
+                              isCoded ? graph::DType::i8 : storage_, Role::state);
   }
 
   graph::AttentionAttributes attentionAttributes() const {
@@ -181,14 +186,14 @@ Program buildLogits(const Configuration& c, std::int64_t batch, std::int64_t tim
 }
 
 Program buildDecode(const Configuration& c, std::int64_t batch, std::int64_t fresh, std::int64_t capacity,
-                    graph::DType storage) {
+                    graph::DType storage, CacheFormat caches) {
   Writer writer(c, batch, fresh, storage);
   const TensorId tokens = writer.input("tokens", {batch, fresh});
   const TensorId positions = writer.input("positions", {batch, fresh});
   const TensorId lengths = writer.input("lengths", {batch});
   const TensorId hidden = writer.body(tokens, positions, [&](TensorId qkv) {
-    const TensorId keys = writer.state("key_cache", {batch, c.kvHeads, capacity, c.headSize});
-    const TensorId values = writer.state("value_cache", {batch, c.kvHeads, capacity, c.headSize});
+    const TensorId keys = writer.cache("key_cache", capacity, caches);
+    const TensorId values = writer.cache("value_cache", capacity, caches);
     const TensorId output = writer.headsOutput();
     writer.program().addNode(Operator::cachedAttention, {qkv, lengths, keys, values}, {output},
                              writer.attentionAttributes());

@@ -25,11 +25,14 @@ graph::Program buildLoss(const Configuration& configuration, std::int64_t batch,
 graph::Program buildLogits(const Configuration& configuration, std::int64_t batch, std::int64_t time,
                            graph::DType storage);
 
+// What a KV cache is held in: the type of activations, or 8 bits with a scale for each head and position.
+enum class CacheFormat : std::uint8_t { asStored, int8 };
+
 // New tokens over a KV cache. Inputs: tokens, positions int32 [batch, fresh]; lengths int32 [batch] (tokens in the
-// cache before). States: layers.N.{key,value}_cache [batch, kvHeads, capacity, headSize]. Output: "hidden" [batch,
-// fresh, width], after the last norm.
+// cache before). States: layers.N.{key,value}_cache [batch, kvHeads, capacity, headSize], or int8 with rows of
+// kernels::cacheRowBytes. Output: "final_norm" [batch, fresh, width].
 graph::Program buildDecode(const Configuration& configuration, std::int64_t batch, std::int64_t fresh,
-                           std::int64_t capacity, graph::DType storage);
+                           std::int64_t capacity, graph::DType storage, CacheFormat caches = CacheFormat::asStored);
 
 // The projection onto the vocabulary alone: input "hidden" [batch, width], output "logits" [batch, vocabulary].
 graph::Program buildHead(const Configuration& configuration, std::int64_t batch, graph::DType storage);

@@ -17,17 +17,18 @@ std::int64_t bytesOfStates(const graph::Program& program) {
 }
 
 sharding::DecodingSplit splitFor(const model::Configuration& configuration, const ParameterStore& parameters,
-                                 const DecodingRanks* ranks) {
+                                 const DecodingRanks* ranks, model::CacheFormat caches) {
   const bool quantised = parameters.matrices() != nullptr;
-  if (ranks == nullptr) return {configuration, {}, {}, quantised};
-  return {configuration, ranks->grid(), ranks->own(), quantised};
+  if (ranks == nullptr) return {configuration, {}, {}, quantised, caches};
+  return {configuration, ranks->grid(), ranks->own(), quantised, caches};
 }
 
 }  // namespace
 
 CachedModel::CachedModel(const model::Configuration& configuration, const ParameterStore& parameters,
                          std::int64_t slots, std::int64_t capacity, std::int64_t headRows, kernels::Backend& backend,
-                         kernels::Stream& stream, std::shared_ptr<Arena> arena, DecodingRanks* ranks)
+                         kernels::Stream& stream, std::shared_ptr<Arena> arena, DecodingRanks* ranks,
+                         model::CacheFormat caches)
     : configuration_(configuration),
       parameters_(parameters),
       slots_(slots),
@@ -37,7 +38,7 @@ CachedModel::CachedModel(const model::Configuration& configuration, const Parame
       stream_(stream),
       arena_(std::move(arena)),
       ranks_(ranks),
-      split_(splitFor(configuration, parameters, ranks)) {
+      split_(splitFor(configuration, parameters, ranks, caches)) {
   if (ranks_ != nullptr) activations_.emplace(ranks_->device());
   caches_ =
       std::make_unique<DeviceMemory>(backend_, bytesOfStates(split_.body(slots_, 1, capacity_, parameters_.storage())));

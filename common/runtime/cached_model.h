@@ -23,7 +23,7 @@ class CachedModel {
   // those of sharding::DecodingSplit; null `ranks`: all of the model is here. What is referred to lives as long.
   CachedModel(const model::Configuration& configuration, const ParameterStore& parameters, std::int64_t slots,
               std::int64_t capacity, std::int64_t headRows, kernels::Backend& backend, kernels::Stream& stream,
-              std::shared_ptr<Arena> arena, DecodingRanks* ranks);
+              std::shared_ptr<Arena> arena, DecodingRanks* ranks, model::CacheFormat caches);
 
   // A program for `fresh` tokens of each of `sequences`, whose caches are those of the slots from `firstSlot` on.
   std::unique_ptr<Executable> compile(std::int64_t sequences, std::int64_t fresh);

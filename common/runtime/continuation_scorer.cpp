@@ -55,14 +55,15 @@ struct ContinuationScorer::Row {
 
 ContinuationScorer::ContinuationScorer(const model::Configuration& configuration, const ParameterStore& parameters,
                                        std::int64_t batch, std::int64_t capacity, kernels::Backend& backend,
-                                       kernels::Stream& stream, std::shared_ptr<Arena> arena, DecodingRanks* ranks)
+                                       kernels::Stream& stream, std::shared_ptr<Arena> arena, DecodingRanks* ranks,
+                                       model::CacheFormat caches)
     : vocabularySize_(configuration.vocabularySize),
       batch_(batch),
       capacity_(capacity + blockSizes.front()),  // the last block of a text may be padded beyond its end
       headRows_(std::max<std::int64_t>(batch, 16)) {
   const auto make = [&] {
     model_ = std::make_unique<CachedModel>(configuration, parameters, batch, capacity_, headRows_, backend, stream,
-                                           std::move(arena), ranks);
+                                           std::move(arena), ranks, caches);
     for (const std::int64_t size : blockSizes) {
       blocks_.push_back(model_->compile(batch, size));
       model_->useSlots(*blocks_.back(), 0);

@@ -38,7 +38,8 @@ class ContinuationScorer {
   // together; null: this one has all of the model.
   ContinuationScorer(const model::Configuration& configuration, const ParameterStore& parameters, std::int64_t batch,
                      std::int64_t capacity, kernels::Backend& backend, kernels::Stream& stream,
-                     std::shared_ptr<Arena> arena, DecodingRanks* ranks = nullptr);
+                     std::shared_ptr<Arena> arena, DecodingRanks* ranks = nullptr,
+                     model::CacheFormat caches = model::CacheFormat::asStored);
   ~ContinuationScorer();
 
   // The tokens that all groups begin with, before any that is asked about: what run() may be told to keep.

@@ -69,12 +69,12 @@ struct Generator::Sequence {
 
 Generator::Generator(const model::Configuration& configuration, const ParameterStore& parameters, std::int64_t batch,
                      std::int64_t capacity, kernels::Backend& backend, kernels::Stream& stream,
-                     std::shared_ptr<Arena> arena, DecodingRanks* ranks)
+                     std::shared_ptr<Arena> arena, DecodingRanks* ranks, model::CacheFormat caches)
     : vocabularySize_(configuration.vocabularySize), batch_(batch), limit_(capacity), ranks_(ranks) {
   agreed(ranks, [&] {
     // The last block of a prompt may be padded beyond what a sequence may hold.
     model_ = std::make_unique<CachedModel>(configuration, parameters, batch, capacity + blockSizes[0], batch, backend,
-                                           stream, std::move(arena), ranks);
+                                           stream, std::move(arena), ranks, caches);
     for (const std::int64_t size : blockSizes) prefillBlocks_.push_back(model_->compile(1, size));
     decode_ = model_->compile(batch, 1);
     model_->useSlots(*decode_, 0);

@@ -35,7 +35,7 @@ class Generator {
   // decode together; null: this one has all of the model.
   Generator(const model::Configuration& configuration, const ParameterStore& parameters, std::int64_t batch,
             std::int64_t capacity, kernels::Backend& backend, kernels::Stream& stream, std::shared_ptr<Arena> arena,
-            DecodingRanks* ranks = nullptr);
+            DecodingRanks* ranks = nullptr, model::CacheFormat caches = model::CacheFormat::asStored);
   ~Generator();
 
   // Called with each token as it is made and the index of its request, on every rank; false, as the first rank says it,

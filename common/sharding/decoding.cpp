@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "common/model/transformer.h"
 #include "common/sharding/pipeline.h"
 #include "kernels/quantised.h"
 
@@ -41,8 +40,8 @@ std::string whyNotDecoding(const Grid& grid, const model::Configuration& c, bool
 }  // namespace
 
 DecodingSplit::DecodingSplit(const model::Configuration& configuration, const Grid& grid, const Coordinates& own,
-                             bool quantised)
-    : configuration_(configuration), grid_(grid), own_(own), columnGroup_(quantised ? group : 1) {
+                             bool quantised, model::CacheFormat caches)
+    : configuration_(configuration), grid_(grid), own_(own), columnGroup_(quantised ? group : 1), caches_(caches) {
   // The projection onto the vocabulary counts with the last stage, of which the body's programs know nothing.
   layers_ = grid.pipeline == 1 ? std::vector<Range>{{0, configuration.layers}}
                                : stageLayers(model::buildLogits(configuration, 1, 1, graph::DType::f32), grid.pipeline);
@@ -50,7 +49,7 @@ DecodingSplit::DecodingSplit(const model::Configuration& configuration, const Gr
 
 PartitionedProgram DecodingSplit::part(std::int64_t batch, std::int64_t fresh, std::int64_t capacity,
                                        graph::DType storage) const {
-  const graph::Program whole = model::buildDecode(configuration_, batch, fresh, capacity, storage);
+  const graph::Program whole = model::buildDecode(configuration_, batch, fresh, capacity, storage, caches_);
   return splitDecoding(stageProgram(whole, own_.pipeline, layers_), own_.tensor, grid_.tensor, columnGroup_);
 }
 

@@ -12,6 +12,7 @@
 
 #include "common/graph/program.h"
 #include "common/model/configuration.h"
+#include "common/model/transformer.h"
 #include "common/sharding/grid.h"
 #include "common/sharding/partition.h"
 
@@ -22,7 +23,8 @@ class DecodingSplit {
  public:
   // `quantised`: inputs of products are cut between groups of them that share a scale. The grid must fit
   // (demandDecoding), and `configuration` lives as long.
-  DecodingSplit(const model::Configuration& configuration, const Grid& grid, const Coordinates& own, bool quantised);
+  DecodingSplit(const model::Configuration& configuration, const Grid& grid, const Coordinates& own, bool quantised,
+                model::CacheFormat caches = model::CacheFormat::asStored);
 
   // Of the program of model::buildDecode: this rank's part of it, exchanges included.
   graph::Program body(std::int64_t batch, std::int64_t fresh, std::int64_t capacity, graph::DType storage) const;
@@ -48,6 +50,7 @@ class DecodingSplit {
   Grid grid_;
   Coordinates own_;
   std::int64_t columnGroup_;
+  model::CacheFormat caches_;
   std::vector<Range> layers_;  // of each stage
 };
 

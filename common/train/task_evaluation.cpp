@@ -102,7 +102,8 @@ class TaskRun {
       std::vector<ContinuationGroup> mine;
       for (const std::int64_t i : own) mine.push_back(groups[static_cast<std::size_t>(i)]);
       runtime::ContinuationScorer scorer(configuration_, parameters_, std::min(options_.batch, std::ssize(mine)),
-                                         longest, device_.backend, device_.stream, device_.arena, split_);
+                                         longest, device_.backend, device_.stream, device_.arena, split_,
+                                         options_.caches);
       const std::vector<ContinuationScores> scores =
           scorer.run(mine, runtime::ContinuationScorer::sharedPrefix(groups));
       if (split_ != nullptr && !split_->isChooser()) return;  // one of its copy speaks for all
@@ -164,7 +165,7 @@ class TaskRun {
       if (own.empty()) return;
       const std::int64_t batch = std::min(options_.batch, std::ssize(own));
       runtime::Generator generator(configuration_, parameters_, batch, *std::ranges::max_element(lengths) + maxTokens,
-                                   device_.backend, device_.stream, device_.arena, split_);
+                                   device_.backend, device_.stream, device_.arena, split_, options_.caches);
       for (std::size_t begin = 0; begin < own.size(); begin += static_cast<std::size_t>(batch)) {
         const auto part = std::span(own).subspan(begin, std::min(static_cast<std::size_t>(batch), own.size() - begin));
         for (const auto& [number, text] : writeBatch(generator, requests, part)) mine.push_back({number, text});

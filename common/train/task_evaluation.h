@@ -12,6 +12,7 @@
 #include "common/comm/communicator.h"
 #include "common/data/task.h"
 #include "common/model/configuration.h"
+#include "common/model/transformer.h"
 #include "common/runtime/decoding_ranks.h"
 #include "common/runtime/parameter_store.h"
 #include "common/train/answer_match.h"
@@ -54,6 +55,7 @@ struct TaskOptions {
   std::int64_t limit = 0;      // items of a task; 0: all
   std::int64_t batch = 8;      // items at once
   std::int64_t maxTokens = 0;  // of an answer that is written; 0: as the task says
+  model::CacheFormat caches = model::CacheFormat::asStored;
 };
 
 // Collective; every rank gets the whole result. `examples` are where few-shot examples come from: the task's own items,

@@ -3,6 +3,9 @@
 // Many new tokens (a prompt) go through the flash kernel with the cache as keys and values. Few (decoding) are bound by
 // reading the cache: each (sequence, kvHead, chunk of keys) is a unit, which gives a partial softmax, and the chunks
 // are then combined in order. The length of a chunk is fixed, so results do not depend on the number of threads.
+//
+// Of a cache in 8 bits, codes become numbers in scratch: for a prompt all that it sees, in decoding the rows of a step,
+// which stay in the first level of the processor's caches.
 #include "kernels/cpu/attention_targets.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -15,6 +18,7 @@
 
 #include "hwy/foreach_target.h"
 #include "kernels/cpu/attention_forward.h"
+#include "kernels/quantised_cache.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace tandem::kernels::cpu::HWY_NAMESPACE {
@@ -23,21 +27,20 @@ constexpr std::int64_t chunkKeys = 512;
 constexpr std::int64_t stepKeys = 64;          // of a chunk, which all queries go through before the next
 constexpr std::int64_t mostDecodedTokens = 4;  // of a sequence in one call; more go through the flash kernel
 
-template <class Element>
+// `Element` of queries and outputs, `Cached` of the caches: the same, or int8 (quantised_cache.h).
+template <class Element, class Cached = Element>
 struct CachedProblem {
   explicit CachedProblem(const CachedAttention& op)
       : query(headsOf<Element>(op.query)),
         key(headsOf<Element>(op.key)),
         value(headsOf<Element>(op.value)),
-        keyCache{elements<Element>(op.keyCache), op.keyCache.strides[0], op.keyCache.strides[2],
-                 op.keyCache.strides[1]},
-        valueCache{elements<Element>(op.valueCache), op.valueCache.strides[0], op.valueCache.strides[2],
+        keyCache{elements<Cached>(op.keyCache), op.keyCache.strides[0], op.keyCache.strides[2], op.keyCache.strides[1]},
+        valueCache{elements<Cached>(op.valueCache), op.valueCache.strides[0], op.valueCache.strides[2],
                    op.valueCache.strides[1]},
         output(headsOf<Element>(op.output)),
         lengths(static_cast<const std::int32_t*>(op.lengths.data)),
         batch(op.query.shape[0]),
         fresh(op.query.shape[1]),
-        capacity(op.keyCache.shape[2]),
         heads(op.query.shape[2]),
         kvHeads(op.key.shape[2]),
         headSize(op.query.shape[3]),
@@ -46,8 +49,9 @@ struct CachedProblem {
     for (std::int64_t b = 0; b < batch; ++b) {
       TANDEM_ASSERT(lengths[b] >= 0 && lengths[b] + fresh <= op.keyCache.shape[2],
                     "sequence " + std::to_string(b) + " outgrows the cache");
-      chunks = std::max(chunks, (lengths[b] + fresh + chunkKeys - 1) / chunkKeys);
+      longest = std::max(longest, lengths[b] + fresh);
     }
+    chunks = (longest + chunkKeys - 1) / chunkKeys;
   }
 
   std::int64_t group() const { return heads / kvHeads; }
@@ -58,42 +62,86 @@ struct CachedProblem {
   }
 
   Heads<const Element> query, key, value;
-  Heads<Element> keyCache, valueCache, output;
+  Heads<Cached> keyCache, valueCache;
+  Heads<Element> output;
   const std::int32_t* lengths;
-  std::int64_t batch, fresh, capacity, heads, kvHeads, headSize, window;
+  std::int64_t batch, fresh, heads, kvHeads, headSize, window;
   float scale;
-  std::int64_t chunks = 0;  // of the longest sequence
+  std::int64_t longest = 0;  // of the sequences, new tokens included
+  std::int64_t chunks = 0;   // of that one
 };
 
+// Writes a row of a cache.
 template <class Element>
-void extendCaches(const CachedProblem<Element>& problem, int threads) {
-  const auto bytes = static_cast<std::size_t>(problem.headSize) * sizeof(Element);
+void storeRow(const Element* from, std::int64_t size, Element* row) {
+  std::memcpy(row, from, static_cast<std::size_t>(size) * sizeof(Element));
+}
+template <class Element>
+void storeRow(const Element* from, std::int64_t size, std::int8_t* row) {
+  float largest = 0;
+  for (std::int64_t i = 0; i < size; ++i) largest = std::max(largest, std::abs(static_cast<float>(from[i])));
+  const float scale = largest / largestCacheCode, inverse = scale > 0 ? 1 / scale : 0.0f;
+  std::memcpy(row, &scale, sizeof scale);
+  for (std::int64_t i = 0; i < size; ++i) {
+    const float code = std::nearbyint(static_cast<float>(from[i]) * inverse);
+    row[cacheScaleBytes + i] = static_cast<std::int8_t>(std::clamp(code, -largestCacheCode, largestCacheCode));
+  }
+}
+
+// The numbers that a row of codes stands for.
+template <class Element>
+void loadRow(const std::int8_t* row, std::int64_t size, Element* to) {
+  float scale = 0;
+  std::memcpy(&scale, row, sizeof scale);
+  for (std::int64_t i = 0; i < size; ++i) to[i] = Element(scale * static_cast<float>(row[cacheScaleBytes + i]));
+}
+
+template <class Element, class Cached>
+void extendCaches(const CachedProblem<Element, Cached>& problem, int threads) {
   const std::int64_t sequences = problem.batch * problem.kvHeads;
 #pragma omp parallel for schedule(static) num_threads(threads) if (problem.fresh > mostDecodedTokens)
   for (std::int64_t sequence = 0; sequence < sequences; ++sequence) {
     const std::int64_t b = sequence / problem.kvHeads, h = sequence % problem.kvHeads;
     for (std::int64_t token = 0; token < problem.fresh; ++token) {
       const std::int64_t place = problem.lengths[b] + token;
-      std::memcpy(problem.keyCache.at(b, place, h), problem.key.at(b, token, h), bytes);
-      std::memcpy(problem.valueCache.at(b, place, h), problem.value.at(b, token, h), bytes);
+      storeRow(problem.key.at(b, token, h), problem.headSize, problem.keyCache.at(b, place, h));
+      storeRow(problem.value.at(b, token, h), problem.headSize, problem.valueCache.at(b, place, h));
     }
   }
 }
 
+// A cache as numbers, [batch, time, kvHeads, headSize]: itself, or what its codes stand for, in a slot of the scratch.
 template <class Element>
-void prefill(const CachedProblem<Element>& problem, Context& context) {
-  const auto constant = [](const Heads<Element>& heads) {
-    return Heads<const Element>{heads.data, heads.batchStride, heads.timeStride, heads.headStride};
-  };
+Heads<const Element> numbersOf(const CachedProblem<Element>&, const Heads<Element>& cache, int, Context&) {
+  return {cache.data, cache.batchStride, cache.timeStride, cache.headStride};
+}
+template <class Element>
+Heads<const Element> numbersOf(const CachedProblem<Element, std::int8_t>& problem, const Heads<std::int8_t>& cache,
+                               int slot, Context& context) {
+  const std::int64_t sequences = problem.batch * problem.kvHeads, size = problem.headSize;
+  auto* const numbers = reinterpret_cast<Element*>(
+      context.scratch.get(slot, sequences * problem.longest * size * static_cast<std::int64_t>(sizeof(Element))));
+#pragma omp parallel for schedule(static) num_threads(context.threads)
+  for (std::int64_t sequence = 0; sequence < sequences; ++sequence) {
+    const std::int64_t b = sequence / problem.kvHeads, h = sequence % problem.kvHeads;
+    for (std::int64_t place = 0; place < problem.lengths[b] + problem.fresh; ++place) {
+      loadRow(cache.at(b, place, h), size, numbers + (sequence * problem.longest + place) * size);
+    }
+  }
+  return {numbers, problem.kvHeads * problem.longest * size, size, problem.longest * size};
+}
+
+template <class Element, class Cached>
+void prefill(const CachedProblem<Element, Cached>& problem, Context& context) {
   ForwardProblem<Element> forward;
   forward.query = problem.query;
-  forward.key = constant(problem.keyCache);
-  forward.value = constant(problem.valueCache);
+  forward.key = numbersOf(problem, problem.keyCache, 2, context);
+  forward.value = numbersOf(problem, problem.valueCache, 3, context);
   forward.output = problem.output;
   forward.earlierKeys = problem.lengths;
   forward.batch = problem.batch;
   forward.queries = problem.fresh;
-  forward.keys = problem.capacity;
+  forward.keys = problem.longest;
   forward.heads = problem.heads;
   forward.kvHeads = problem.kvHeads;
   forward.headSize = problem.headSize;
@@ -112,8 +160,8 @@ struct PartialSoftmax {
 struct Partials {
   float* data;
   std::int64_t stride;
-  template <class Element>
-  PartialSoftmax at(const CachedProblem<Element>& problem, std::int64_t b, std::int64_t token, std::int64_t h,
+  template <class Problem>
+  PartialSoftmax at(const Problem& problem, std::int64_t b, std::int64_t token, std::int64_t h,
                     std::int64_t chunk) const {
     const std::int64_t index = ((b * problem.fresh + token) * problem.heads + h) * problem.chunks + chunk;
     float* place = data + index * stride;
@@ -215,22 +263,45 @@ void sumValues(const float* weights, const Element* values, std::int64_t valueSt
   });
 }
 
-// What a thread holds of the queries that share a key head: packed, times scale * log2(e), and their scores of a chunk.
+// What a thread holds of the queries that share a key head: packed, times scale * log2(e), and their scores of a chunk;
+// and the rows of a step of a cache in 8 bits.
 struct DecodeScratch {
-  template <class Element>
-  DecodeScratch(Carver& carver, const CachedProblem<Element>& problem)
+  template <class Problem>
+  DecodeScratch(Carver& carver, const Problem& problem)
       : queryStride(roundUp(problem.headSize, laneCount)),
         queries(carver.take<float>(problem.fresh * problem.group() * queryStride)),
-        scores(carver.take<float>(problem.fresh * problem.group() * scoreStride)) {}
+        scores(carver.take<float>(problem.fresh * problem.group() * scoreStride)),
+        rows(carver.take<float>(stepKeys * queryStride)) {}
   static constexpr std::int64_t scoreStride = chunkKeys + laneCount;
   std::int64_t queryStride;
-  float *queries, *scores;
+  float *queries, *scores, *rows;
 };
+
+// Rows of a cache at neighbouring places, as numbers.
+template <class Element>
+struct Rows {
+  const Element* first;
+  std::int64_t firstPlace, stride;
+  const Element* at(std::int64_t place) const { return first + (place - firstPlace) * stride; }
+};
+template <class Element>
+Rows<Element> rowsOf(const Heads<Element>& cache, std::int64_t b, std::int64_t head, const Range& places, std::int64_t,
+                     const DecodeScratch&) {
+  return {cache.at(b, places.begin, head), places.begin, cache.timeStride};
+}
+inline Rows<float> rowsOf(const Heads<std::int8_t>& cache, std::int64_t b, std::int64_t head, const Range& places,
+                          std::int64_t size, const DecodeScratch& scratch) {
+  const std::int64_t stride = scratch.queryStride;
+  for (std::int64_t place = places.begin; place < places.end; ++place) {
+    loadRow(cache.at(b, place, head), size, scratch.rows + (place - places.begin) * stride);
+  }
+  return {scratch.rows, places.begin, stride};
+}
 
 // All new tokens and query heads of one (sequence, kvHead) over one chunk of its keys. Keys and values are gone through
 // in short steps, each for all queries, so that they are read from memory once.
-template <class Element>
-void decodeChunk(const CachedProblem<Element>& problem, std::int64_t b, std::int64_t kvHead, std::int64_t chunk,
+template <class Element, class Cached>
+void decodeChunk(const CachedProblem<Element, Cached>& problem, std::int64_t b, std::int64_t kvHead, std::int64_t chunk,
                  const Partials& partials, const DecodeScratch& scratch) {
   const std::int64_t chunkBegin = chunk * chunkKeys, size = problem.headSize;
   const Range whole{std::max(problem.visible(b, 0).begin, chunkBegin),
@@ -246,9 +317,14 @@ void decodeChunk(const CachedProblem<Element>& problem, std::int64_t b, std::int
       body(row, keys, scratch.scores + row * scratch.scoreStride + keys.begin - chunkBegin, result);
     }
   };
-  const auto forSteps = [&](const auto& body) {
+  // The same step by step, with the rows of a cache.
+  const auto forSteps = [&](const Heads<Cached>& cache, const auto& body) {
     for (std::int64_t begin = whole.begin; begin < whole.end; begin += stepKeys) {
-      forQueries({begin, std::min(whole.end, begin + stepKeys)}, body);
+      const Range step{begin, std::min(whole.end, begin + stepKeys)};
+      const auto rows = rowsOf(cache, b, kvHead, step, size, scratch);
+      forQueries(step, [&](std::int64_t row, const Range& keys, float* scores, const PartialSoftmax& result) {
+        body(row, keys, scores, result, rows);
+      });
     }
   };
   for (std::int64_t row = 0; row < problem.fresh * problem.group(); ++row) {
@@ -256,23 +332,24 @@ void decodeChunk(const CachedProblem<Element>& problem, std::int64_t b, std::int
     storeScaled(problem.query.at(b, row / problem.group(), head), problem.scale * log2OfE, size,
                 scratch.queries + row * scratch.queryStride);
   }
-  forSteps([&](std::int64_t row, const Range& keys, float* scores, const PartialSoftmax&) {
-    scoreKeys(scratch.queries + row * scratch.queryStride, problem.keyCache.at(b, keys.begin, kvHead),
-              problem.keyCache.timeStride, keys.end - keys.begin, size, scores);
-  });
+  forSteps(problem.keyCache,
+           [&](std::int64_t row, const Range& keys, float* scores, const PartialSoftmax&, const auto& rows) {
+             scoreKeys(scratch.queries + row * scratch.queryStride, rows.at(keys.begin), rows.stride,
+                       keys.end - keys.begin, size, scores);
+           });
   forQueries(whole, [&](std::int64_t, const Range& keys, float* scores, const PartialSoftmax& result) {
     weighScores(scores, keys.end - keys.begin, result);
     std::fill_n(result.output, size, 0.0f);
   });
-  forSteps([&](std::int64_t, const Range& keys, const float* weights, const PartialSoftmax& result) {
-    sumValues(weights, problem.valueCache.at(b, keys.begin, kvHead), problem.valueCache.timeStride,
-              keys.end - keys.begin, size, result.output);
-  });
+  forSteps(problem.valueCache,
+           [&](std::int64_t, const Range& keys, const float* weights, const PartialSoftmax& result, const auto& rows) {
+             sumValues(weights, rows.at(keys.begin), rows.stride, keys.end - keys.begin, size, result.output);
+           });
 }
 
 // The chunks of one query put together, relative to the largest score of all.
-template <class Element>
-void combineChunks(const CachedProblem<Element>& problem, std::int64_t b, std::int64_t token, std::int64_t h,
+template <class Problem>
+void combineChunks(const Problem& problem, std::int64_t b, std::int64_t token, std::int64_t h,
                    const Partials& partials) {
   const Range visible = problem.visible(b, token);
   const std::int64_t firstChunk = visible.begin / chunkKeys, lastChunk = (visible.end - 1) / chunkKeys;
@@ -290,8 +367,8 @@ void combineChunks(const CachedProblem<Element>& problem, std::int64_t b, std::i
   storeScaled(total.output, 1.0f / *total.sum, problem.headSize, problem.output.at(b, token, h));
 }
 
-template <class Element>
-void decode(const CachedProblem<Element>& problem, Context& context) {
+template <class Problem>
+void decode(const Problem& problem, Context& context) {
   const std::int64_t queries = problem.batch * problem.fresh * problem.heads;
   const std::int64_t stride = 2 * laneCount + roundUp(problem.headSize, laneCount);
   const std::int64_t partialBytes = queries * problem.chunks * stride * static_cast<std::int64_t>(sizeof(float));
@@ -319,15 +396,24 @@ void decode(const CachedProblem<Element>& problem, Context& context) {
   }
 }
 
+template <class Problem>
+void attend(const Problem& problem, Context& context) {
+  if (problem.batch == 0 || problem.fresh == 0) return;
+  extendCaches(problem, context.threads);
+  if (problem.fresh > mostDecodedTokens) {
+    prefill(problem, context);
+  } else {
+    decode(problem, context);
+  }
+}
+
 void runCachedAttention(const CachedAttention& op, Context& context) {
   withElement(op.query.type, [&](auto* element) {
-    const CachedProblem<std::remove_pointer_t<decltype(element)>> problem(op);
-    if (problem.batch == 0 || problem.fresh == 0) return;
-    extendCaches(problem, context.threads);
-    if (problem.fresh > mostDecodedTokens) {
-      prefill(problem, context);
+    using Element = std::remove_pointer_t<decltype(element)>;
+    if (op.keyCache.type == DType::i8) {
+      attend(CachedProblem<Element, std::int8_t>(op), context);
     } else {
-      decode(problem, context);
+      attend(CachedProblem<Element>(op), context);
     }
   });
 }

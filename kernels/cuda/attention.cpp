@@ -118,10 +118,12 @@ void run(const CachedAttention& call, Context& context) {
     return;
   }
   AttentionPaths& paths = *context.attention;
+  const bool isCoded = call.keyCache.type == DType::i8;
   if (paths.tries(AttentionKernels::tensorCores) &&
       paths.took(AttentionKernels::tensorCores, "CachedAttention",
-                 obstacleOf({call.query, call.keyCache, call.valueCache, call.output}))) {
-    flashOverCache(call, context);
+                 isCoded ? obstacleOf({call.query, call.output})
+                         : obstacleOf({call.query, call.keyCache, call.valueCache, call.output}))) {
+    flashOverCache(withNumbers(call, context), context);
   } else {
     splitOverCache(call, context);
   }

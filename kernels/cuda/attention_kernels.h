@@ -18,6 +18,8 @@ void plainBackward(const AttentionBackward& call, Context& context);
 // Few fresh tokens over a long cache: the cache is split over blocks, whose results are then combined.
 void extendCache(const CachedAttention& call, Context& context);
 void splitOverCache(const CachedAttention& call, Context& context);
+// The same call over caches of numbers, of which those in 8 bits are made in the scratch.
+CachedAttention withNumbers(const CachedAttention& call, Context& context);
 
 // deltas[batch, head, time] = gradOutput . output of each query, as both backward passes want it.
 void attentionDeltas(const AttentionBackward& call, float* deltas, Context& context);

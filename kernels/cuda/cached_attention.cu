@@ -4,9 +4,11 @@
 // running softmax over the keys it meets, and groups, warps and blocks are combined in a fixed order at the end.
 
 #include <algorithm>
+#include <type_traits>
 
 #include "kernels/cuda/attention_heads.h"
 #include "kernels/cuda/reduce.h"
+#include "kernels/quantised_cache.h"
 
 namespace tandem::kernels::cuda {
 
@@ -17,10 +19,11 @@ constexpr int threads = warps * warpLanes;
 
 // --- the cache grows -------------------------------------------------------------------------------------------------
 
-template <class T>
+// `C` is what the caches hold: T itself, or int8 for rows of codes (quantised_cache.h).
+template <class T, class C = T>
 struct Extension {
   Heads<const T> key, value;
-  Heads<T> keyCache, valueCache;
+  Heads<C> keyCache, valueCache;
   const std::int32_t* lengths;
   unsigned fresh, kvHeads, lanes, rows;  // rows: batch * fresh * kvHeads
   int size;
@@ -50,11 +53,66 @@ __global__ void __launch_bounds__(threads) extendKernel(Extension<T> call) {
   copyPiece(call.valueCache.at(batch, place, head), call.value.at(batch, token, head), first, call.size, call.vectors);
 }
 
-// --- a part of the cache ---------------------------------------------------------------------------------------------
+// Lanes of a row find its scale together, so that none may leave before.
+template <class T>
+__device__ __forceinline__ void quantiseRow(std::int8_t* row, const T* from, int first, int size, int lanes,
+                                            bool isThere) {
+  float piece[pieceElements], largest = 0;
+  loadPiece(from, first, size, false, piece);
+#pragma unroll
+  for (int i = 0; i < pieceElements; ++i) largest = fmaxf(largest, fabsf(piece[i]));
+  for (int distance = lanes / 2; distance > 0; distance /= 2) {
+    largest = fmaxf(largest, __shfl_xor_sync(allLanes, largest, distance));
+  }
+  if (!isThere) return;
+  const float scale = largest / largestCacheCode, inverse = scale > 0 ? 1 / scale : 0.0f;
+  if (first == 0) *reinterpret_cast<float*>(row) = scale;
+  for (int i = 0; i < min(pieceElements, size - first); ++i) {
+    const float code = fminf(fmaxf(rintf(piece[i] * inverse), -largestCacheCode), largestCacheCode);
+    row[cacheScaleBytes + first + i] = static_cast<std::int8_t>(code);
+  }
+}
 
 template <class T>
+__global__ void __launch_bounds__(threads) quantiseKernel(Extension<T, std::int8_t> call) {
+  const unsigned wanted = blockIdx.x * (threads / call.lanes) + threadIdx.x / call.lanes;
+  const bool isThere = wanted < call.rows;
+  const unsigned row = isThere ? wanted : call.rows - 1;
+  const int first = static_cast<int>(threadIdx.x % call.lanes) * pieceElements, lanes = static_cast<int>(call.lanes);
+  const int head = static_cast<int>(row % call.kvHeads), token = static_cast<int>(row / call.kvHeads % call.fresh);
+  const int batch = static_cast<int>(row / call.kvHeads / call.fresh), place = call.lengths[batch] + token;
+  quantiseRow(call.keyCache.at(batch, place, head), call.key.at(batch, token, head), first, call.size, lanes, isThere);
+  quantiseRow(call.valueCache.at(batch, place, head), call.value.at(batch, token, head), first, call.size, lanes,
+              isThere);
+}
+
+// The piece of a cache's row that begins at element `first`, as numbers.
+template <class T>
+__device__ __forceinline__ void loadCached(const T* row, int first, int size, bool vectors,
+                                           float (&to)[pieceElements]) {
+  loadPiece(row, first, size, vectors, to);
+}
+__device__ __forceinline__ void loadCached(const std::int8_t* row, int first, int size, bool,
+                                           float (&to)[pieceElements]) {
+  const float scale = *reinterpret_cast<const float*>(row);
+#pragma unroll
+  for (int begin = 0; begin < pieceElements; begin += 4) {
+    std::int32_t word = 0;
+    if (first + begin < size) word = *reinterpret_cast<const std::int32_t*>(row + cacheScaleBytes + first + begin);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const float code = static_cast<float>(static_cast<std::int8_t>(word >> (8 * i)));
+      to[begin + i] = first + begin + i < size ? code * scale : 0.0f;
+    }
+  }
+}
+
+// --- a part of the cache ---------------------------------------------------------------------------------------------
+
+template <class T, class C>
 struct Split {
-  Heads<const T> query, key, value;
+  Heads<const T> query;
+  Heads<const C> key, value;
   Heads<T> output;
   float* parts;  // [batch, heads, fresh, splits, size + 2]: sums, largest score, sum of weights; null if splits is 1
   Sight sight;
@@ -85,8 +143,8 @@ struct Running {
 struct RowChunk {
   int batch, kvHead, firstHead, group, begin, count;  // rows [begin, begin + count) of fresh * group
 
-  template <class T>
-  __device__ RowChunk(const Split<T>& call, int index, int rows) {
+  template <class Call>
+  __device__ RowChunk(const Call& call, int index, int rows) {
     const int chunk = index % call.rowChunks;
     kvHead = index / call.rowChunks % call.grouping.kvHeads;
     batch = index / call.rowChunks / call.grouping.kvHeads;
@@ -103,8 +161,8 @@ struct RowChunk {
 struct KeyRange {
   int begin, end;
 
-  template <class T>
-  __device__ KeyRange(const Split<T>& call, const RowChunk& chunk, int split) {
+  template <class Call>
+  __device__ KeyRange(const Call& call, const RowChunk& chunk, int split) {
     const int first = call.sight.firstKey(chunk.batch, chunk.tokenOf(0));
     const int last = call.sight.position(chunk.batch, chunk.tokenOf(chunk.count - 1)) + 1;
     const int part = (last - first + call.splits - 1) / call.splits;
@@ -113,8 +171,8 @@ struct KeyRange {
   }
 };
 
-template <class T, int rows>
-__global__ void __launch_bounds__(threads) splitKernel(Split<T> call) {
+template <class T, class C, int rows>
+__global__ void __launch_bounds__(threads) splitKernel(Split<T, C> call) {
   constexpr int ahead = rows == 1 ? 4 : 2;  // keys whose loads are under way at once
   SHARED_DYNAMIC(float, combined);          // [warps][rows][size + 2]
   const int split = static_cast<int>(blockIdx.x) % call.splits;
@@ -142,8 +200,8 @@ __global__ void __launch_bounds__(threads) splitKernel(Split<T> call) {
     for (int a = 0; a < ahead; ++a) {
       places[a] = base + a * groups + static_cast<int>(threadIdx.x) / call.lanes;
       const int size = places[a] < range.end ? call.size : 0, place = min(places[a], range.end - 1);
-      loadPiece(call.key.at(chunk.batch, place, chunk.kvHead), first, size, call.vectorKeys, keys[a]);
-      loadPiece(call.value.at(chunk.batch, place, chunk.kvHead), first, size, call.vectorKeys, values[a]);
+      loadCached(call.key.at(chunk.batch, place, chunk.kvHead), first, size, call.vectorKeys, keys[a]);
+      loadCached(call.value.at(chunk.batch, place, chunk.kvHead), first, size, call.vectorKeys, values[a]);
     }
 #pragma unroll
     for (int r = 0; r < rows; ++r) {
@@ -263,13 +321,13 @@ int splitsFor(std::int64_t blocks, std::int64_t capacity, const DeviceProperties
       std::clamp<std::int64_t>(wanted, 1, std::clamp<std::int64_t>(capacity / fewestKeys, 1, most)));
 }
 
-template <class T, int rows>
+template <class T, class C, int rows>
 void launchSplit(const CachedAttention& call, Context& context) {
   constexpr float log2e = 1.44269504f;
   const Shape& shape = call.query.shape;
-  Split<T> split;
+  Split<T, C> split;
   split.query = headsOf<T>(call.query);
-  const Heads<T> keys = cacheOf<T>(call.keyCache), values = cacheOf<T>(call.valueCache);
+  const Heads<C> keys = cacheOf<C>(call.keyCache), values = cacheOf<C>(call.valueCache);
   split.key = {keys.data, keys.batchStride, keys.rowStride, keys.headStride};
   split.value = {values.data, values.batchStride, values.rowStride, values.headStride};
   split.output = headsOf<T>(call.output);
@@ -287,8 +345,8 @@ void launchSplit(const CachedAttention& call, Context& context) {
   const int stride = split.size + 2;
   split.parts = split.splits == 1 ? nullptr : context.scratch.get<float>(0, shape.rows() * split.splits * stride);
   const std::size_t shared = sizeof(float) * warps * rows * static_cast<std::size_t>(stride);
-  check(launch<splitKernel<T, rows>>({static_cast<unsigned>(blocks * split.splits), threads, shared, context.stream},
-                                     split),
+  check(launch<splitKernel<T, C, rows>>({static_cast<unsigned>(blocks * split.splits), threads, shared, context.stream},
+                                        split),
         "CachedAttention");
   if (split.splits == 1) return;
   check(launch<combineKernel<T>>({static_cast<unsigned>(ceilDivide(shape.rows(), warps)), threads, 0, context.stream},
@@ -297,17 +355,74 @@ void launchSplit(const CachedAttention& call, Context& context) {
         "CachedAttention, combining");
 }
 
+// With T and C of a call.
+template <class Body>
+void withCache(const CachedAttention& call, Body&& body) {
+  withStorage(call.query.type, "CachedAttention", [&](auto element) {
+    if (call.keyCache.type == DType::i8) return body(element, std::int8_t{});
+    body(element, element);
+  });
+}
+
+// --- a cache of codes as numbers -------------------------------------------------------------------------------------
+
+template <class T>
+struct Numbers {
+  Heads<const std::int8_t> cache;
+  T* numbers;  // [batch, kvHeads, capacity, size]
+  const std::int32_t* lengths;
+  std::int64_t rows;  // batch * kvHeads * capacity
+  int kvHeads, capacity, fresh, size, lanes;
+};
+
+// What lies beyond a sequence's end stays as it is.
+template <class T>
+__global__ void __launch_bounds__(threads) numbersKernel(Numbers<T> call) {
+  const std::int64_t row =
+      static_cast<std::int64_t>(blockIdx.x) * (threads / call.lanes) + static_cast<int>(threadIdx.x) / call.lanes;
+  if (row >= call.rows) return;
+  const int place = static_cast<int>(row % call.capacity), head = static_cast<int>(row / call.capacity % call.kvHeads);
+  const int batch = static_cast<int>(row / call.capacity / call.kvHeads);
+  if (place >= call.lengths[batch] + call.fresh) return;
+  const int first = static_cast<int>(threadIdx.x) % call.lanes * pieceElements;
+  float piece[pieceElements];
+  loadCached(call.cache.at(batch, place, head), first, call.size, false, piece);
+  for (int i = 0; i < min(pieceElements, call.size - first); ++i) {
+    call.numbers[row * call.size + first + i] = fromFloat<T>(piece[i]);
+  }
+}
+
+template <class T>
+TensorView makeNumbers(const CachedAttention& call, const TensorView& cache, int slot, Context& context) {
+  const Shape shape = {cache.shape[0], cache.shape[1], cache.shape[2], call.query.shape[3]};
+  const Heads<std::int8_t> codes = cacheOf<std::int8_t>(cache);
+  Numbers<T> numbers;
+  numbers.cache = {codes.data, codes.batchStride, codes.rowStride, codes.headStride};
+  numbers.numbers = context.scratch.get<T>(slot, shape.count());
+  numbers.lengths = elements<std::int32_t>(call.lengths);
+  numbers.rows = shape.rows();
+  numbers.kvHeads = static_cast<int>(shape[1]);
+  numbers.capacity = static_cast<int>(shape[2]);
+  numbers.fresh = static_cast<int>(call.query.shape[1]);
+  numbers.size = static_cast<int>(shape[3]);
+  numbers.lanes = lanesOfRow(numbers.size);
+  const unsigned blocks = static_cast<unsigned>(ceilDivide(shape.rows() * numbers.lanes, threads));
+  check(launch<numbersKernel<T>>({blocks, threads, 0, context.stream}, numbers), "CachedAttention, its numbers");
+  return {numbers.numbers, call.query.type, shape};
+}
+
 }  // namespace
 
 void extendCache(const CachedAttention& call, Context& context) {
-  withStorage(call.key.type, "CachedAttention", [&](auto element) {
+  withCache(call, [&](auto element, auto cached) {
     using T = decltype(element);
+    using C = decltype(cached);
     const Shape& shape = call.key.shape;
-    Extension<T> extension;
+    Extension<T, C> extension;
     extension.key = headsOf<T>(call.key);
     extension.value = headsOf<T>(call.value);
-    extension.keyCache = cacheOf<T>(call.keyCache);
-    extension.valueCache = cacheOf<T>(call.valueCache);
+    extension.keyCache = cacheOf<C>(call.keyCache);
+    extension.valueCache = cacheOf<C>(call.valueCache);
     extension.lengths = elements<std::int32_t>(call.lengths);
     extension.fresh = static_cast<unsigned>(shape[1]);
     extension.kvHeads = static_cast<unsigned>(shape[2]);
@@ -317,18 +432,35 @@ void extendCache(const CachedAttention& call, Context& context) {
     extension.vectors = rowsTakePieces(call.key) && rowsTakePieces(call.value) && rowsTakePieces(call.keyCache) &&
                         rowsTakePieces(call.valueCache);
     const unsigned blocks = static_cast<unsigned>(ceilDivide(shape.rows() * extension.lanes, threads));
-    check(launch<extendKernel<T>>({blocks, threads, 0, context.stream}, extension), "CachedAttention, its cache");
+    const Grid where{blocks, threads, 0, context.stream};
+    if constexpr (std::is_same_v<C, T>) {
+      check(launch<extendKernel<T>>(where, extension), "CachedAttention, its cache");
+    } else {
+      check(launch<quantiseKernel<T>>(where, extension), "CachedAttention, its cache");
+    }
   });
 }
 
 void splitOverCache(const CachedAttention& call, Context& context) {
+  withCache(call, [&](auto element, auto cached) {
+    using T = decltype(element);
+    using C = decltype(cached);
+    const std::int64_t rows = call.query.shape[1] * ceilDivide(call.query.shape[2], call.keyCache.shape[1]);
+    if (rows == 1) return launchSplit<T, C, 1>(call, context);
+    if (rows <= 4) return launchSplit<T, C, 4>(call, context);
+    launchSplit<T, C, 8>(call, context);
+  });
+}
+
+CachedAttention withNumbers(const CachedAttention& call, Context& context) {
+  CachedAttention result = call;
+  if (call.keyCache.type != DType::i8) return result;
   withStorage(call.query.type, "CachedAttention", [&](auto element) {
     using T = decltype(element);
-    const std::int64_t rows = call.query.shape[1] * ceilDivide(call.query.shape[2], call.keyCache.shape[1]);
-    if (rows == 1) return launchSplit<T, 1>(call, context);
-    if (rows <= 4) return launchSplit<T, 4>(call, context);
-    launchSplit<T, 8>(call, context);
+    result.keyCache = makeNumbers<T>(call, call.keyCache, 1, context);
+    result.valueCache = makeNumbers<T>(call, call.valueCache, 2, context);
   });
+  return result;
 }
 
 }  // namespace tandem::kernels::cuda

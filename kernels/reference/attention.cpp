@@ -1,8 +1,10 @@
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <vector>
 
+#include "kernels/quantised_cache.h"
 #include "kernels/reference/access.h"
 #include "kernels/reference/operators.h"
 
@@ -159,17 +161,47 @@ void run(const MergeAttention& op) {
 
 namespace {
 
+// Rows of a cache [.., headSize], or of one in 8 bits.
+void storeRow(const TensorView& cache, Index at, const ConstTensorView& source, Index from, Index size) {
+  if (cache.type != DType::i8) {
+    for (Index i = 0; i < size; ++i) store(cache, at + i, load(source, from + i));
+    return;
+  }
+  double largest = 0;
+  for (Index i = 0; i < size; ++i) largest = std::max(largest, std::abs(load(source, from + i)));
+  const float scale = static_cast<float>(largest) / largestCacheCode, inverse = scale > 0 ? 1 / scale : 0.0f;
+  auto* const row = static_cast<std::int8_t*>(cache.data) + at;
+  std::memcpy(row, &scale, sizeof scale);
+  for (Index i = 0; i < size; ++i) {
+    const float code = std::nearbyint(static_cast<float>(load(source, from + i)) * inverse);
+    row[cacheScaleBytes + i] = static_cast<std::int8_t>(std::clamp(code, -largestCacheCode, largestCacheCode));
+  }
+}
+
+std::vector<double> loadRow(const TensorView& cache, Index at, Index size) {
+  std::vector<double> row(static_cast<std::size_t>(size));
+  if (cache.type != DType::i8) {
+    for (Index i = 0; i < size; ++i) row[static_cast<std::size_t>(i)] = load(cache, at + i);
+    return row;
+  }
+  const auto* const bytes = static_cast<const std::int8_t*>(cache.data) + at;
+  float scale = 0;
+  std::memcpy(&scale, bytes, sizeof scale);
+  for (Index i = 0; i < size; ++i) {
+    row[static_cast<std::size_t>(i)] = static_cast<double>(bytes[cacheScaleBytes + i]) * static_cast<double>(scale);
+  }
+  return row;
+}
+
 void extendCache(const CachedAttention& op, Index b) {
   const Index fresh = op.key.shape[1], kvHeads = op.key.shape[2], size = op.key.shape[3];
   const Index length = loadIndex(op.lengths, b);
   for (Index token = 0; token < fresh; ++token) {
     for (Index kvHead = 0; kvHead < kvHeads; ++kvHead) {
-      for (Index i = 0; i < size; ++i) {
-        const double key = load(op.key, offsetOf(op.key, b, token, kvHead) + i);
-        const double value = load(op.value, offsetOf(op.value, b, token, kvHead) + i);
-        store(op.keyCache, offsetOf(op.keyCache, b, kvHead, length + token) + i, key);
-        store(op.valueCache, offsetOf(op.valueCache, b, kvHead, length + token) + i, value);
-      }
+      const Index place = length + token;
+      storeRow(op.keyCache, offsetOf(op.keyCache, b, kvHead, place), op.key, offsetOf(op.key, b, token, kvHead), size);
+      storeRow(op.valueCache, offsetOf(op.valueCache, b, kvHead, place), op.value, offsetOf(op.value, b, token, kvHead),
+               size);
     }
   }
 }
@@ -187,16 +219,20 @@ void run(const CachedAttention& op) {
         const Index kvHead = h * kvHeads / heads, queryAt = offsetOf(op.query, b, token, h);
         std::vector<double> scores;
         for (Index s = first; s <= own; ++s) {
-          scores.push_back(op.scale * dot(op.query, queryAt, op.keyCache, offsetOf(op.keyCache, b, kvHead, s), size));
+          const std::vector<double> key = loadRow(op.keyCache, offsetOf(op.keyCache, b, kvHead, s), size);
+          double score = 0;
+          for (Index i = 0; i < size; ++i) score += load(op.query, queryAt + i) * key[static_cast<std::size_t>(i)];
+          scores.push_back(op.scale * score);
         }
         const double logSumExp = logSumExpOf(scores);
+        std::vector<double> sums(static_cast<std::size_t>(size), 0.0);
+        for (Index s = first; s <= own; ++s) {
+          const double weight = std::exp(scores[static_cast<std::size_t>(s - first)] - logSumExp);
+          const std::vector<double> value = loadRow(op.valueCache, offsetOf(op.valueCache, b, kvHead, s), size);
+          for (std::size_t i = 0; i < sums.size(); ++i) sums[i] += weight * value[i];
+        }
         for (Index i = 0; i < size; ++i) {
-          double sum = 0;
-          for (Index s = first; s <= own; ++s) {
-            const double weight = std::exp(scores[static_cast<std::size_t>(s - first)] - logSumExp);
-            sum += weight * load(op.valueCache, offsetOf(op.valueCache, b, kvHead, s) + i);
-          }
-          store(op.output, offsetOf(op.output, b, token, h) + i, sum);
+          store(op.output, offsetOf(op.output, b, token, h) + i, sums[static_cast<std::size_t>(i)]);
         }
       }
     }

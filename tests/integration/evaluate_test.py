@@ -267,6 +267,14 @@ class Split(unittest.TestCase):
         self.assertAlmostEqual(split["results"][0]["cache_bytes"] * 3, whole["results"][0]["cache_bytes"])
         self.assertLess(split["results"][0]["weight_bytes"], 0.5 * whole["results"][0]["weight_bytes"])
 
+    def test_a_cache_in_eight_bits_takes_a_fraction_of_the_memory_and_writes_the_same(self):
+        arguments = ("--checkpoint", self.odd(), "--prompt-tokens", 5, "--generated-tokens", 4, "--repetitions", 1)
+        whole, coded = (world.evaluate("speed", *arguments, "--kv-cache", form)["results"][0]["cache_bytes"]
+                        for form in ("none", "int8"))
+        self.assertEqual(coded * 128, whole * 36)  # heads of 32 numbers
+        self.assertEqual(self.write(self.odd(), "--kv-cache", "int8"), self.write(self.odd()))
+        self.refuse(1, ["int4"], "generate", "--checkpoint", self.odd(), "--prompt", "Ada", "--kv-cache", "int4")
+
     def test_grids_that_cannot_decode_are_refused_with_those_that_can(self):
         for words, *shard in ((["cp=2", "these fit: dp=2; pp=2; tp=2"], "--shard", "cp=2"),
                               (["a grid of 1 ranks, but there are 2"], "--shard", "dp=1"),

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "common/graph/detail/operator_entry.h"
+#include "kernels/quantised_cache.h"
 
 namespace tandem::graph::detail {
 namespace {
@@ -267,11 +268,13 @@ void checkCachedAttention(const Checker& checker) {
   expectFused(checker, qkv, layout);
   checker.expectShape(lengths, DType::i32, {qkv.shape()[0]});
   const Shape& cache = keyCache.shape();
-  checker.expect(keyCache.type() == qkv.type() && cache.rank() == 4 && cache[0] == qkv.shape()[0] &&
-                     cache[1] == layout.kvHeads && cache[3] == layout.headSize,
+  const bool isCoded = keyCache.type() == DType::i8;
+  const std::int64_t row = isCoded ? kernels::cacheRowBytes(layout.headSize) : layout.headSize;
+  checker.expect((isCoded || keyCache.type() == qkv.type()) && cache.rank() == 4 && cache[0] == qkv.shape()[0] &&
+                     cache[1] == layout.kvHeads && cache[3] == row,
                  keyCache,
-                 Shape{qkv.shape()[0], layout.kvHeads}.text() + " followed by [capacity, " +
-                     std::to_string(layout.headSize) + "], of qkv's type");
+                 Shape{qkv.shape()[0], layout.kvHeads}.text() + " followed by [capacity, " + std::to_string(row) +
+                     "], of qkv's type or int8");
   checker.expectSame(valueCache, keyCache);
   checker.expect(keyCache.tensor->role == Role::state && valueCache.tensor->role == Role::state,
                  "the caches are written: their role must be state");

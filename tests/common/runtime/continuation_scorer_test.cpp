@@ -53,8 +53,10 @@ class Scoring : public testing::Test {
   }
 
   std::vector<ContinuationScores> scores(const std::vector<ContinuationGroup>& groups, std::int64_t batch,
-                                         std::int64_t prefix) {
-    return ContinuationScorer(model_, *store_, batch, 300, *backend_, *stream_, arena_).run(groups, prefix);
+                                         std::int64_t prefix,
+                                         model::CacheFormat caches = model::CacheFormat::asStored) {
+    return ContinuationScorer(model_, *store_, batch, 300, *backend_, *stream_, arena_, nullptr, caches)
+        .run(groups, prefix);
   }
 
   static ContinuationRequest request(std::int32_t seed, std::int64_t shared, std::int64_t own, std::int64_t asked) {
@@ -103,6 +105,14 @@ TEST_F(Scoring, equalsTheWholeTextAtAnyBatchAndPrefix) {
     anyGreedy = scores({{greedy}}, 1, 0)[0][0].isGreedy;
   }
   EXPECT_TRUE(anyGreedy);
+}
+
+TEST_F(Scoring, aCacheInEightBitsIsClose) {
+  const ContinuationGroup text = {request(5, 40, 200, 150)};
+  const double whole = scores({text}, 1, 0)[0][0].logLikelihood;
+  const double coded = scores({text}, 1, 0, model::CacheFormat::int8)[0][0].logLikelihood;
+  EXPECT_NE(coded, whole);
+  EXPECT_NEAR(coded / whole, 1, 5e-3);
 }
 
 TEST_F(Scoring, aKeptPrefixGivesWayToAnother) {

@@ -122,6 +122,17 @@ TEST_F(Writing, aStepReadsAllWeightsButTheTableThatRowsAreTakenFrom) {
   EXPECT_GE(generator.cacheBytes(), 2 * capacity * generator.cacheBytesOfToken());
 }
 
+TEST_F(Writing, aCacheInEightBitsTakesAScaleForEachHeadAndPositionAndAByteANumber) {
+  const auto bytesOf = [&](model::CacheFormat caches) {
+    const Generator generator(model_, *store_, 2, capacity, *backend_, *stream_, arena_, nullptr, caches);
+    return std::pair{generator.cacheBytesOfToken(), generator.cacheBytes()};
+  };
+  const auto [whole, wholeHeld] = bytesOf(model::CacheFormat::asStored);
+  const auto [coded, codedHeld] = bytesOf(model::CacheFormat::int8);
+  EXPECT_EQ(coded, 2 * 2 * 2 * (4 + 8));  // keys and values of two layers of two heads of eight numbers
+  EXPECT_EQ(codedHeld * whole, wholeHeld * coded);
+}
+
 TEST_F(Writing, theBytesThatDecodingReadsFollowFromItsRate) {
   Generator generator(model_, *store_, 2, capacity, *backend_, *stream_, arena_);
   const auto alone = comm::makeSingleProcess();

@@ -1,8 +1,10 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstring>
 #include <limits>
 
+#include "kernels/quantised_cache.h"
 #include "tests/kernels/operators/label.h"
 #include "tests/kernels/operators/operator_case.h"
 
@@ -240,6 +242,7 @@ struct CachedOptions {
   std::int64_t fresh, capacity;
   HeadLayout layout;
   std::int64_t window = 0;
+  bool inCodes = false;  // caches in 8 bits
 };
 
 // What is beyond a sequence's length is NaN, for it must not be read.
@@ -254,6 +257,30 @@ Draw cacheContents(const CachedOptions& o) {
   };
 }
 
+// The same of a cache in 8 bits: bytes of scales and codes.
+Draw cacheCodes(const CachedOptions& o) {
+  return [o](base::RandomStream& random, std::vector<double>& all) {
+    const std::int64_t row = cacheRowBytes(o.layout.headSize), perSequence = o.layout.kvHeads * o.capacity;
+    for (std::int64_t begin = 0; begin < std::ssize(all); begin += row) {
+      const std::int64_t place = begin / row;
+      const bool filled = place % o.capacity < o.lengths[static_cast<std::size_t>(place / perSequence)];
+      const float scale = filled ? 0.004f + 0.02f * random.nextUniform() : std::numeric_limits<float>::quiet_NaN();
+      std::array<unsigned char, cacheScaleBytes> bytes{};
+      std::memcpy(bytes.data(), &scale, bytes.size());
+      for (std::int64_t i = 0; i < row; ++i) {
+        const auto code = static_cast<unsigned char>(static_cast<std::int64_t>(random.nextBelow(255)) - 127);
+        all[static_cast<std::size_t>(begin + i)] = i < cacheScaleBytes ? bytes[static_cast<std::size_t>(i)] : code;
+      }
+    }
+  };
+}
+
+TensorView cacheOf(Operands& v, const char* name, bool inCodes) {
+  TensorView cache = v.out(name);
+  if (inCodes) cache.type = DType::i8;
+  return cache;
+}
+
 Case makeCachedCase(const CachedOptions& o) {
   const auto batch = static_cast<std::int64_t>(o.lengths.size());
   const Options projection{batch, o.fresh, o.layout, o.window};
@@ -265,21 +292,27 @@ Case makeCachedCase(const CachedOptions& o) {
     lengthNames += "_" + std::to_string(length);
     pairs += static_cast<double>(o.fresh * (o.window > 0 ? std::min(length + 1, o.window) : length + 1));
   }
-  Case c("cachedAttention", nameOf(projection) + "_lengths" + lengthNames);
+  Case c("cachedAttention", nameOf(projection) + "_lengths" + lengthNames + (o.inCodes ? "_int8" : ""));
   addProjection(c, projection, "projection", {"query", "key", "value"}, true);
   c.index("lengths", {batch}, values(lengths));
   for (const char* cache : {"keyCache", "valueCache"}) {
-    c.tensor(cache, {batch, o.layout.kvHeads, o.capacity, o.layout.headSize}, cacheContents(o));
+    if (o.inCodes) {
+      const Shape shape = {batch, o.layout.kvHeads, o.capacity, cacheRowBytes(o.layout.headSize)};
+      c.add({cache, cache, Storage::codes, shape, {}, 0, cacheCodes(o)});
+    } else {
+      c.tensor(cache, {batch, o.layout.kvHeads, o.capacity, o.layout.headSize}, cacheContents(o));
+    }
   }
   c.result("output", {batch, o.fresh, o.layout.heads, o.layout.headSize});
   c.step("CachedAttention", 4 * pairs * static_cast<double>(o.layout.heads * o.layout.headSize),
-         [window = o.window, scale = scaleOf(o.layout)](Operands& v, Backend& backend, Stream& stream) {
+         [window = o.window, scale = scaleOf(o.layout), inCodes = o.inCodes](Operands& v, Backend& backend,
+                                                                             Stream& stream) {
            backend.run(CachedAttention{.query = v.in("query"),
                                        .key = v.in("key"),
                                        .value = v.in("value"),
                                        .lengths = v.in("lengths"),
-                                       .keyCache = v.out("keyCache"),
-                                       .valueCache = v.out("valueCache"),
+                                       .keyCache = cacheOf(v, "keyCache", inCodes),
+                                       .valueCache = cacheOf(v, "valueCache", inCodes),
                                        .window = window,
                                        .scale = scale,
                                        .output = v.out("output")},
@@ -334,6 +367,10 @@ void addAttentionCases(Registry& registry) {
            CachedOptions{{9}, 2, 11, {2, 1, 10}, 1},
            CachedOptions{{150, 3}, 1, 260, {6, 2, 64}},
            CachedOptions{{100}, 130, 230, {2, 1, 64}, 70},
+           CachedOptions{{0, 5}, 3, 17, {6, 2, 64}, 0, true},
+           CachedOptions{{64, 1}, 1, 65, {9, 3, 80}, 20, true},
+           CachedOptions{{31, 90}, 33, 130, {4, 2, 64}, 0, true},
+           CachedOptions{{9}, 2, 11, {2, 1, 10}, 0, true},
        }) {
     registry.cases.push_back(makeCachedCase(options));
   }
@@ -341,6 +378,7 @@ void addAttentionCases(Registry& registry) {
   registry.timed.push_back(makeCase({1, 2048, {12, 4, 64}}));
   registry.timed.push_back(makeCase({1, 2048, {8, 2, 128}, 512}));
   registry.timed.push_back(makeCachedCase({{1000}, 1, 1024, {12, 4, 64}}));
+  registry.timed.push_back(makeCachedCase({{1000}, 1, 1024, {12, 4, 64}, 0, true}));
 }
 
 }  // namespace tandem::kernels::test

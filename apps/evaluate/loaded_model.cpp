@@ -17,12 +17,12 @@ bool isQuantised(const checkpoint::ModelSource& source, const std::string& quant
 }
 
 void demandSplit(const sharding::Grid& grid, const checkpoint::ModelSource& source, const std::string& quantize,
-                 Work work) {
+                 Work work, std::int64_t sequenceLength) {
   if (work == Work::decoding)
     return sharding::demandDecoding(grid, source.configuration(), isQuantised(source, quantize));
-  sharding::demandFitting(grid, source.configuration(), 0);
+  sharding::demandFitting(grid, source.configuration(), sequenceLength);
   if (quantize == "none" || grid.tensor == 1) return;
-  std::vector<sharding::Grid> fitting = sharding::fittingGrids(grid.ranks(), source.configuration(), 0);
+  std::vector<sharding::Grid> fitting = sharding::fittingGrids(grid.ranks(), source.configuration(), sequenceLength);
   std::erase_if(fitting, [](const sharding::Grid& each) { return each.tensor > 1; });
   sharding::refuseGrid(grid,
                        "the loss with --quantize " + quantize +
@@ -31,20 +31,23 @@ void demandSplit(const sharding::Grid& grid, const checkpoint::ModelSource& sour
 }
 
 // What this rank of the grid has of the model.
-sharding::PartitionedProgram shareOf(const LoadedModel& loaded, base::DType storage, bool quantised, Work work) {
+sharding::PartitionedProgram shareOf(const LoadedModel& loaded, base::DType storage, bool quantised, Work work,
+                                     std::int64_t sequenceLength) {
   const sharding::Grid& grid = loaded.groups->grid();
   const sharding::Coordinates& own = loaded.groups->own();
   if (work == Work::decoding) {
     return sharding::DecodingSplit(loaded.configuration, grid, own, quantised).parameters(storage);
   }
-  return sharding::lossPart(loaded.configuration, 1, 2 * std::int64_t{grid.context}, storage, grid, own);
+  return sharding::lossPart(loaded.configuration, 1, sequenceLength, storage, grid, own);
 }
 
 std::unique_ptr<runtime::ParameterStore> loadParameters(const LoadedModel& loaded,
                                                         const checkpoint::ModelSource& source,
-                                                        const ModelOptions& options, base::DType storage, Work work) {
+                                                        const ModelOptions& options, base::DType storage, Work work,
+                                                        std::int64_t sequenceLength) {
   const train::Device device = loaded.device();
-  const sharding::PartitionedProgram share = shareOf(loaded, storage, isQuantised(source, options.quantize), work);
+  const sharding::PartitionedProgram share =
+      shareOf(loaded, storage, isQuantised(source, options.quantize), work, sequenceLength);
   if (work == Work::loss && loaded.groups->grid().tensor > 1) {  // quantised matrices are read as numbers
     const auto layout = sharding::layoutOf(share.program, 1, sharding::FlatLayout::Ownership::anywhere, share.parts);
     auto parameters = std::make_unique<runtime::ParameterStore>(layout, device.backend, device.stream, storage,
@@ -92,13 +95,14 @@ void declareCaches(CLI::App& app, model::CacheFormat& caches) {
 }
 
 LoadedModel loadModel(comm::Communicator& world, const app::CommonOptions& common, const ModelOptions& options,
-                      Work work) {
+                      Work work, std::int64_t sequenceLength) {
   const base::DType storage = train::parsePrecision(options.precision);
   const sharding::Grid grid =
       options.shard.empty() ? sharding::Grid{.data = world.size()} : sharding::parseGrid(options.shard, world.size());
   LoadedModel loaded;
   loaded.chosen = app::chooseDevice(world, common, options.device);
   const train::Device device = loaded.device();
+  std::int64_t rowLength = 0;
   const std::unique_ptr<checkpoint::ModelSource> source = checkpoint::openModel(world, options.checkpoint);
   comm::agreeOn(world, [&] {
     loaded.configuration = source->configuration();
@@ -107,13 +111,14 @@ LoadedModel loadModel(comm::Communicator& world, const app::CommonOptions& commo
     loaded.step = source->metadata().step;
     loaded.folder = source->place().string();
     loaded.sequenceLength = train::trainedSequenceLength(*source);
-    demandSplit(grid, *source, options.quantize, work);
+    rowLength = sequenceLength > 0 ? sequenceLength : loaded.sequenceLength;
+    demandSplit(grid, *source, options.quantize, work, rowLength);
   });
   loaded.groups = std::make_unique<train::RankGroups>(world, device, grid);
   if (work == Work::decoding && grid.tensor * grid.pipeline > 1) {
     loaded.split = std::make_unique<runtime::DecodingRanks>(loaded.groups->host(), loaded.groups->device());
   }
-  comm::agreeOn(world, [&] { loaded.parameters = loadParameters(loaded, *source, options, storage, work); });
+  comm::agreeOn(world, [&] { loaded.parameters = loadParameters(loaded, *source, options, storage, work, rowLength); });
   return loaded;
 }
 

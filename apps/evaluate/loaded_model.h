@@ -51,8 +51,9 @@ struct LoadedModel {
 enum class Work { loss, decoding };
 
 // Collective. Throws what is wrong with the checkpoint on every rank, and Error of kind usage for a grid that the model
-// cannot be split over for that work.
+// cannot be split over for that work. Where a pipeline cuts it for the loss depends on the length of the rows; 0: those
+// that it was trained on.
 LoadedModel loadModel(comm::Communicator& world, const app::CommonOptions& common, const ModelOptions& options,
-                      Work work = Work::decoding);
+                      Work work = Work::decoding, std::int64_t sequenceLength = 0);
 
 }  // namespace tandem::evaluate

@@ -59,11 +59,10 @@ void print(const LoadedModel& loaded, const std::vector<telemetry::EvaluationMet
 }
 
 int run(comm::Communicator& world, const app::CommonOptions& common, const LossOptions& options) {
-  const LoadedModel loaded = loadModel(world, common, options.model, Work::loss);
+  const LoadedModel loaded = loadModel(world, common, options.model, Work::loss, options.sequenceLength);
   const std::int64_t sequenceLength = options.sequenceLength > 0 ? options.sequenceLength : loaded.sequenceLength;
   std::vector<std::unique_ptr<data::Dataset>> datasets;
   comm::agreeOn(world, [&] {
-    sharding::demandFitting(loaded.groups->grid(), loaded.configuration, sequenceLength);
     auto demandAtLeast = [](const char* option, std::int64_t value, std::int64_t least) {
       if (value >= least) return;
       throw base::Error(base::ErrorKind::usage, std::string(option) + " must be at least " + std::to_string(least));

@@ -37,6 +37,17 @@ class AnyGrid(unittest.TestCase):
                 self.assertAlmostEqual(measured["loss"] / expected["loss"], 1, delta=1e-5)
 
 
+class CutModels(unittest.TestCase):
+    def test_evaluate_where_rows_of_that_length_are_cut(self):
+        # Two tokens cost so little attention that the last of two stages would have one layer instead of two.
+        deep = world.write_model("deep.json", num_hidden_layers=4)
+        world.pretrain("deep", 1, model=deep)
+        arguments = ("loss", "--checkpoint", world.path("deep"), "--data", world.val)
+        expected = world.evaluate(*arguments)[0]
+        measured = world.evaluate(*arguments, "--shard", "pp=2", ranks=2)[0]
+        self.assertAlmostEqual(measured["loss"] / expected["loss"], 1, delta=1e-5)
+
+
 class PlannedGrid(unittest.TestCase):
     def test_auto_measures_the_ranks_and_trains_on_the_grid_that_it_takes(self):
         world.pretrain("one", 6, val=world.val)

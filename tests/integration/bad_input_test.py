@@ -333,7 +333,9 @@ class FullDisk(BadInput):
         try:
             ended = world.try_pretrain("tiny/run", 6, 2, checkpoint_every=2, keep=0)
             self.expect(ended, RUNTIME, mount, "No space left")
-            self.assertEqual(world.checkpoints("tiny/run"), ["step-00000002"])
+            # Where the metrics were the first that did not fit, the step under way is left as what it is: partial.
+            whole = [name for name in world.checkpoints("tiny/run") if not name.endswith(".partial")]
+            self.assertEqual(whole, ["step-00000002"])
             self.assertEqual(len(world.tensors("tiny/run")), 42)
         finally:
             subprocess.run(["umount", str(mount)], check=True)

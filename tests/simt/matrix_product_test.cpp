@@ -253,6 +253,19 @@ TEST_F(MatrixProducts, addTheBiasOfTheirColumns) {
   }
 }
 
+// The plan of a shape is kept, not what an earlier call of it pointed to.
+TEST_F(MatrixProducts, addTheBiasThatTheCallBrings) {
+  Operands o({5, 24, 64}, allTypes.front(), false, true, 1);
+  const Placed first(1, 24, allTypes.front().target, 4), second(1, 24, allTypes.front().target, 5);
+  o.product.epilogue = Epilogue::bias;
+  for (const Placed* bias : {&first, &second, &first}) {
+    o.product.vector = bias->matrix.data;
+    run(o.product);
+    expectMatrix(o.target.download(), o.target, 9, "biased",
+                 [&](auto row, auto column) { return o.sum(row, column) + bias->at(0, column); });
+  }
+}
+
 TEST_F(MatrixProducts, goThroughGeluAndKeepItsArgument) {
   for (const Types& types : allTypes) {
     for (const bool biased : {false, true}) {

@@ -26,6 +26,24 @@ constexpr NamedRoute routeNames[] = {{Route::automatic, "auto"},
                                      {Route::halving, "halving"},
                                      {Route::hierarchical, "hierarchical"}};
 
+// A buffer as equal pieces, one a rank; the last takes what is left over.
+class EvenPieces {
+ public:
+  EvenPieces(const Buffer& whole, int ranks)
+      : whole_(whole), counts_(static_cast<std::size_t>(ranks), whole.count / ranks) {
+    counts_.back() += whole.count % ranks;
+  }
+  const std::vector<std::int64_t>& counts() const { return counts_; }
+  Buffer of(int rank) const {
+    return {detail::at(whole_.data, counts_.front() * rank, whole_.type), whole_.type,
+            counts_[static_cast<std::size_t>(rank)]};
+  }
+
+ private:
+  Buffer whole_;
+  std::vector<std::int64_t> counts_;
+};
+
 class RoutedCommunicator : public Communicator {
  public:
   RoutedCommunicator(std::unique_ptr<Communicator> owned, Communicator& group, const RouteOptions& options,
@@ -150,13 +168,11 @@ class RoutedCommunicator : public Communicator {
 
   // Both tags are taken when it starts, as ranks come to the gathering in another order.
   Exchange allReduceInParts(Route route, int sumTag, int gatherTag, Buffer buffer) {
-    std::vector<std::int64_t> counts(static_cast<std::size_t>(size()), buffer.count / size());
-    counts.back() += buffer.count % size();
-    const Buffer own{detail::at(buffer.data, buffer.count / size() * rank(), buffer.type), buffer.type,
-                     counts[static_cast<std::size_t>(rank())]};
-    const std::unique_ptr<Request> sums = startReduceScatter(route, sumTag, buffer, own, counts);
+    const EvenPieces pieces(buffer, size());
+    const Buffer own = pieces.of(rank());
+    const std::unique_ptr<Request> sums = startReduceScatter(route, sumTag, buffer, own, pieces.counts());
     co_await *sums;
-    const std::unique_ptr<Request> all = startAllGather(route, gatherTag, own, buffer, counts);
+    const std::unique_ptr<Request> all = startAllGather(route, gatherTag, own, buffer, pieces.counts());
     co_await *all;
   }
 
@@ -179,15 +195,13 @@ class RoutedCommunicator : public Communicator {
   }
 
   void carryOut(Route route, Collective collective, Buffer memory) {
-    std::vector<std::int64_t> counts(static_cast<std::size_t>(size()), memory.count / size());
-    counts.back() += memory.count % size();
-    const Buffer own{detail::at(memory.data, memory.count / size() * rank(), memory.type), memory.type,
-                     counts[static_cast<std::size_t>(rank())]};
+    const EvenPieces pieces(memory, size());
+    const Buffer own = pieces.of(rank());
     switch (collective) {
       case Collective::reduceScatter:
-        return startReduceScatter(route, nextTag(), memory, own, counts)->wait();
+        return startReduceScatter(route, nextTag(), memory, own, pieces.counts())->wait();
       case Collective::allGather:
-        return startAllGather(route, nextTag(), own, memory, counts)->wait();
+        return startAllGather(route, nextTag(), own, memory, pieces.counts())->wait();
       case Collective::allReduce:
         if (route == Route::library) return group_.allReduce(memory, Reduction::sum);
         [[fallthrough]];

@@ -33,14 +33,6 @@ std::string percent(double part) {
   return text;
 }
 
-std::vector<double> valuesOf(const std::vector<json>& records, const std::string& key) {
-  std::vector<double> values;
-  for (const json& record : records) {
-    if (const std::optional<double> value = numberOf(record, key)) values.push_back(*value);
-  }
-  return values;
-}
-
 Series curve(const std::vector<json>& records, const std::string& key, const std::string& name = {},
              std::size_t hue = 0) {
   Series series{.name = name, .points = {}, .hue = hue};
@@ -181,40 +173,38 @@ std::string ranks(const RunRecord& record) {
   const std::vector<Series> computing = curvesOfRanks(record.steps, "rank_compute_seconds");
   Rows rows{{"rank", "host", "computing", "waiting", "communication", "data", "checkpoints", "clock", "power",
              "temperature"}};
-  const auto valuesOfRank = [&](const char* key, std::size_t rank) {
-    std::vector<double> values;
-    const std::vector<Series> curves = curvesOfRanks(record.steps, key);
-    if (rank < curves.size()) {
-      for (const auto& [step, value] : curves[rank].points) values.push_back(value);
-    }
-    return values;
-  };
-  double all = 0;
-  for (const double seconds : valuesOf(record.steps, "step_seconds")) all += seconds;
   for (std::size_t rank = 0; rank < computing.size(); ++rank) {
     const bool hasHost = hosts != record.description.end() && hosts->is_array() && rank < hosts->size();
     rows.push_back(
         {std::to_string(rank), hasHost && (*hosts)[rank].is_string() ? (*hosts)[rank].get<std::string>() : "-"});
-    for (const char* key : {"rank_compute_seconds", "rank_wait_seconds", "rank_communication_seconds",
-                            "rank_data_seconds", "rank_checkpoint_seconds"}) {
-      const std::vector<double> values = valuesOfRank(key, rank);
-      double sum = 0;
-      for (const double seconds : values) sum += seconds;
-      rows.back().push_back(all > 0 && !values.empty() ? percent(sum / all) : "-");
-    }
-    for (const auto& [key, unit] : std::array<std::pair<const char*, const char*>, 3>{
-             {{"rank_clock_megahertz", " MHz"}, {"rank_power_watts", " W"}, {"rank_temperature_celsius", " °C"}}}) {
-      std::vector<double> values = valuesOfRank(key, rank);
-      rows.back().push_back(values.empty() ? "-" : page::readable(median(std::move(values))) + unit);
-    }
   }
-  // What no rank told of is left out.
-  for (std::size_t column = rows[0].size(); column-- > 0;) {
-    const bool isEmpty = std::all_of(rows.begin() + 1, rows.end(), [&](const auto& row) { return row[column] == "-"; });
-    if (!isEmpty) continue;
-    for (auto& row : rows) row.erase(row.begin() + static_cast<std::ptrdiff_t>(column));
+  const auto addColumn = [&](const std::vector<Series>& curves, auto&& cellOf) {
+    for (std::size_t rank = 0; rank < computing.size(); ++rank) {
+      std::vector<double> values;
+      if (rank < curves.size()) {
+        for (const auto& [step, value] : curves[rank].points) values.push_back(value);
+      }
+      rows[rank + 1].push_back(values.empty() ? "-" : cellOf(std::move(values)));
+    }
+  };
+  double all = 0;
+  for (const double seconds : valuesOf(record.steps, "step_seconds")) all += seconds;
+  const auto share = [all](const std::vector<double>& values) {
+    double sum = 0;
+    for (const double seconds : values) sum += seconds;
+    return all > 0 ? percent(sum / all) : "-";
+  };
+  addColumn(computing, share);
+  for (const char* key :
+       {"rank_wait_seconds", "rank_communication_seconds", "rank_data_seconds", "rank_checkpoint_seconds"}) {
+    addColumn(curvesOfRanks(record.steps, key), share);
   }
-  return page::table("Ranks", rows);
+  for (const auto& [key, unit] : std::array<std::pair<const char*, const char*>, 3>{
+           {{"rank_clock_megahertz", " MHz"}, {"rank_power_watts", " W"}, {"rank_temperature_celsius", " °C"}}}) {
+    addColumn(curvesOfRanks(record.steps, key),
+              [&](std::vector<double> values) { return page::readable(median(std::move(values))) + unit; });
+  }
+  return page::table("Ranks", page::withoutEmptyColumns(std::move(rows)));
 }
 
 std::string checkpoints(const std::vector<json>& steps) {

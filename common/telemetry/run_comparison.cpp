@@ -31,10 +31,7 @@ std::optional<double> lossUpTo(const RunRecord& record, double tokens) {
 }
 
 std::optional<double> medianOf(const std::vector<json>& steps, const std::string& key) {
-  std::vector<double> values;
-  for (const json& step : steps) {
-    if (const std::optional<double> value = numberOf(step, key)) values.push_back(*value);
-  }
+  std::vector<double> values = valuesOf(steps, key);
   if (values.empty()) return std::nullopt;
   return median(std::move(values));
 }
@@ -63,7 +60,7 @@ RunSummary summaryOf(const ComparedRun& run, double sharedTokens, const std::str
                      .tokensPerSecond = medianOf(record.steps, "tokens_per_second"),
                      .mfu = medianOf(record.steps, "mfu"),
                      .tokensPerJoule = medianOf(record.steps, "tokens_per_joule")};
-  for (const json& step : record.steps) summary.seconds += numberOf(step, "step_seconds").value_or(0);
+  for (const double seconds : valuesOf(record.steps, "step_seconds")) summary.seconds += seconds;
   return summary;
 }
 
@@ -104,31 +101,16 @@ std::string told(const std::optional<double>& value, int digits = 5) {
   return value ? page::readable(*value, digits) : "-";
 }
 
-// Columns that no run fills are left out.
 Rows summaryRows(const RunComparison& comparison) {
-  std::vector<std::vector<std::string>> columns;
-  const auto add = [&](const std::string& head, auto&& cellOf) {
-    std::vector<std::string> column{head};
-    for (const RunSummary& run : comparison.runs) column.push_back(cellOf(run));
-    const bool holdsAny = std::any_of(column.begin() + 1, column.end(), [](const auto& cell) { return cell != "-"; });
-    if (holdsAny) columns.push_back(std::move(column));
-  };
-  add("run", [](const RunSummary& run) { return run.name; });
-  add("steps", [](const RunSummary& run) { return std::to_string(run.steps); });
-  add("tokens", [](const RunSummary& run) { return base::formatCount(run.tokens); });
-  add("loss", [](const RunSummary& run) { return told(run.loss); });
-  add("loss at " + base::formatCount(comparison.sharedTokens) + " tokens",
-      [](const RunSummary& run) { return told(run.lossAtShared); });
-  add("best on " + comparison.evaluation, [](const RunSummary& run) { return told(run.evaluationLoss); });
-  add("tokens/s", [](const RunSummary& run) { return told(run.tokensPerSecond, 4); });
-  add("mfu", [](const RunSummary& run) { return told(run.mfu, 3); });
-  add("tokens/J", [](const RunSummary& run) { return told(run.tokensPerJoule, 3); });
-  add("time", [](const RunSummary& run) { return base::formatDuration(run.seconds); });
-  Rows rows(comparison.runs.size() + 1);
-  for (const auto& column : columns) {
-    for (std::size_t i = 0; i < rows.size(); ++i) rows[i].push_back(column[i]);
+  const std::string shared = base::formatCount(comparison.sharedTokens);
+  Rows rows{{"run", "steps", "tokens", "loss", "loss at " + shared + " tokens", "best on " + comparison.evaluation,
+             "tokens/s", "mfu", "tokens/J", "time"}};
+  for (const RunSummary& run : comparison.runs) {
+    rows.push_back({run.name, std::to_string(run.steps), base::formatCount(run.tokens), told(run.loss),
+                    told(run.lossAtShared), told(run.evaluationLoss), told(run.tokensPerSecond, 4), told(run.mfu, 3),
+                    told(run.tokensPerJoule, 3), base::formatDuration(run.seconds)});
   }
-  return rows;
+  return page::withoutEmptyColumns(std::move(rows));
 }
 
 Rows differenceRows(const RunComparison& comparison) {

@@ -52,6 +52,14 @@ std::optional<double> numberOf(const json& record, const std::string& key) {
   return found->get<double>();
 }
 
+std::vector<double> valuesOf(const std::vector<json>& records, const std::string& key) {
+  std::vector<double> values;
+  for (const json& record : records) {
+    if (const std::optional<double> value = numberOf(record, key)) values.push_back(*value);
+  }
+  return values;
+}
+
 double median(std::vector<double> values) {
   const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
   std::nth_element(values.begin(), middle, values.end());

@@ -26,6 +26,9 @@ RunRecord readRecord(std::string_view metrics, std::string_view run, std::string
 // A key of a record that holds a number; none otherwise.
 std::optional<double> numberOf(const nlohmann::json& record, const std::string& key);
 
+// The numbers that records have under a key, in their order.
+std::vector<double> valuesOf(const std::vector<nlohmann::json>& records, const std::string& key);
+
 // The middle of the values, which are not empty.
 double median(std::vector<double> values);
 

@@ -658,29 +658,48 @@ void Trainer::evaluateAll() {
   step_->settle();
   lastEvaluations_.clear();
   for (std::size_t i = 0; i < validation_.size(); ++i) {
-    if (options_.preference) {
-      evaluatePairs(i);
-      continue;
-    }
-    const auto& dataset = validation_[i];
-    const EvaluationResult result =
-        evaluator_->evaluate(*dataset, options_.crossDocuments, options_.evaluateTokens, communicator_);
-    const telemetry::EvaluationMetrics m{.step = progress_.step,
-                                         .evaluation = dataset->path().filename().string(),
-                                         .loss = result.loss,
-                                         .bitsPerByte = result.bitsPerByte,
-                                         .tokens = result.targets};
-    if (options_.keepBest && dataset == validation_.front()) noteBest(result.loss);
+    const telemetry::EvaluationMetrics m = options_.preference ? preferenceOn(i) : lossOn(i);
+    if (options_.keepBest && i == 0) noteBest(m.loss);
     lastEvaluations_.push_back(telemetry::toJson(m));
     if (metrics_) metrics_->append(lastEvaluations_.back());
     if (tensorBoard_) tensorBoard_->append(m);
-    char numbers[96];
-    std::snprintf(numbers, sizeof numbers, "loss %.4f, perplexity %.2f, %.4f bits per byte", m.loss, m.perplexity(),
-                  m.bitsPerByte);
-    TANDEM_LOG(info) << "step " << m.step << " on " << m.evaluation << ": " << numbers << " (" << m.tokens
-                     << " tokens)";
+    tellOf(m);
   }
   writeSamples();
+}
+
+telemetry::EvaluationMetrics Trainer::lossOn(std::size_t validation) {
+  const data::Dataset& dataset = *validation_[validation];
+  const EvaluationResult result =
+      evaluator_->evaluate(dataset, options_.crossDocuments, options_.evaluateTokens, communicator_);
+  return {.step = progress_.step,
+          .evaluation = dataset.path().filename().string(),
+          .loss = result.loss,
+          .bitsPerByte = result.bitsPerByte,
+          .tokens = result.targets};
+}
+
+telemetry::EvaluationMetrics Trainer::preferenceOn(std::size_t validation) {
+  const data::Dataset& dataset = *validation_[validation];
+  const PreferenceSums sums = sumOfPairs(*options_.preference, evaluator_->logProbabilities(dataset, communicator_),
+                                         validationReference_[validation]);
+  return {.step = progress_.step,
+          .evaluation = dataset.path().filename().string(),
+          .loss = sums.meanLoss(),
+          .preference = sums.means()};
+}
+
+void Trainer::tellOf(const telemetry::EvaluationMetrics& m) {
+  char numbers[96];
+  if (m.preference) {
+    std::snprintf(numbers, sizeof numbers, "loss %.4f, reward margin %.4f, accuracy %.3f (%lld pairs)", m.loss,
+                  m.preference->rewardMargin, m.preference->rewardAccuracy,
+                  static_cast<long long>(m.preference->pairs));
+  } else {
+    std::snprintf(numbers, sizeof numbers, "loss %.4f, perplexity %.2f, %.4f bits per byte (%lld tokens)", m.loss,
+                  m.perplexity(), m.bitsPerByte, static_cast<long long>(m.tokens));
+  }
+  TANDEM_LOG(info) << "step " << m.step << " on " << m.evaluation << ": " << numbers;
 }
 
 // Rank 0 writes while the others wait for it in what comes next.
@@ -702,25 +721,6 @@ void Trainer::writeSamples() {
 // In events.jsonl, on rank 0.
 void Trainer::note(const std::string& kind, const std::string& text) {
   if (events_) events_->append({.step = progress_.step, .kind = kind, .text = text, .prompt = {}});
-}
-
-void Trainer::evaluatePairs(std::size_t validation) {
-  const data::Dataset& dataset = *validation_[validation];
-  const PreferenceSums sums = sumOfPairs(*options_.preference, evaluator_->logProbabilities(dataset, communicator_),
-                                         validationReference_[validation]);
-  const telemetry::EvaluationMetrics m{.step = progress_.step,
-                                       .evaluation = dataset.path().filename().string(),
-                                       .loss = sums.meanLoss(),
-                                       .preference = sums.means()};
-  if (options_.keepBest && validation == 0) noteBest(m.loss);
-  lastEvaluations_.push_back(telemetry::toJson(m));
-  if (metrics_) metrics_->append(lastEvaluations_.back());
-  if (tensorBoard_) tensorBoard_->append(m);
-  char numbers[96];
-  std::snprintf(numbers, sizeof numbers, "loss %.4f, reward margin %.4f, accuracy %.3f", m.loss,
-                m.preference->rewardMargin, m.preference->rewardAccuracy);
-  TANDEM_LOG(info) << "step " << m.step << " on " << m.evaluation << ": " << numbers << " (" << m.preference->pairs
-                   << " pairs)";
 }
 
 void Trainer::noteBest(double loss) {

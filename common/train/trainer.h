@@ -71,7 +71,9 @@ class Trainer {
   void tellOf(const telemetry::StepMetrics& metrics);
   void note(const std::string& kind, const std::string& text);
   void evaluateAll();
-  void evaluatePairs(std::size_t validation);
+  telemetry::EvaluationMetrics lossOn(std::size_t validation);
+  telemetry::EvaluationMetrics preferenceOn(std::size_t validation);
+  void tellOf(const telemetry::EvaluationMetrics& metrics);
   void writeSamples();
   void save();
   void writeReport() const;

@@ -220,9 +220,6 @@ OperatorEntry ringAttentionBackwardEntry();
 inline const Tensor& inputOf(const Program& program, const Node& node, int index) {
   return program.tensor(node.inputs[static_cast<std::size_t>(index)]);
 }
-inline const Tensor& outputOf(const Program& program, const Node& node, int index) {
-  return program.tensor(node.outputs[static_cast<std::size_t>(index)]);
-}
 inline bool hasInput(const Node& node, int index) { return node.inputs[static_cast<std::size_t>(index)] != none; }
 inline bool hasOutput(const Node& node, int index) { return node.outputs[static_cast<std::size_t>(index)] != none; }
 

@@ -7,6 +7,7 @@
 
 #include "common/runtime/executable.h"
 #include "common/telemetry/preflight_probes.h"
+#include "common/telemetry/run_record.h"
 
 namespace tandem::telemetry {
 namespace {
@@ -17,12 +18,6 @@ using kernels::TensorView;
 using runtime::DeviceMemory;
 
 double secondsSince(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
-
-double median(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::ranges::nth_element(values, middle);
-  return *middle;
-}
 
 // Work that is done again and again, and how much it is.
 struct Load {

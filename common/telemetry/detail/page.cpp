@@ -295,6 +295,15 @@ std::string tiles(const std::vector<std::pair<std::string, std::string>>& namesA
   return out + "</div>\n";
 }
 
+std::vector<std::vector<std::string>> withoutEmptyColumns(std::vector<std::vector<std::string>> rows) {
+  for (std::size_t column = rows[0].size(); column-- > 0;) {
+    const bool isEmpty = std::all_of(rows.begin() + 1, rows.end(), [&](const auto& row) { return row[column] == "-"; });
+    if (!isEmpty) continue;
+    for (auto& row : rows) row.erase(row.begin() + static_cast<std::ptrdiff_t>(column));
+  }
+  return rows;
+}
+
 std::string table(const std::string& title, const std::vector<std::vector<std::string>>& rows) {
   if (rows.size() < 2) return {};
   std::string out = "<h2>" + escaped(title) + "</h2><div class=\"card scroll\"><table>";

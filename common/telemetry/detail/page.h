@@ -37,6 +37,8 @@ std::string end();
 std::string drawn(Chart chart);
 // Large numbers with their names, side by side.
 std::string tiles(const std::vector<std::pair<std::string, std::string>>& namesAndValues);
+// A table without the columns that hold nothing but "-" below their head.
+std::vector<std::vector<std::string>> withoutEmptyColumns(std::vector<std::vector<std::string>> rows);
 // The first row holds the heads; cells are text. Empty where there are no other rows.
 std::string table(const std::string& title, const std::vector<std::vector<std::string>>& rows);
 

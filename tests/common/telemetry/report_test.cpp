@@ -12,7 +12,7 @@ namespace {
 std::string metricsOf(int steps) {
   std::string text;
   for (int step = 1; step <= steps; ++step) {
-    StepMetrics metrics{.step = step, .loss = 5.0 / step, .tokensPerSecond = 1000};
+    StepMetrics metrics{.step = step, .loss = 5.0 / step, .stepSeconds = 1, .tokensPerSecond = 1000};
     metrics.ranks = {{.computeSeconds = 0.5, .clockMegahertz = 2405}, {.computeSeconds = 0.6, .clockMegahertz = 799}};
     text += toJson(metrics) + "\n";
   }
@@ -40,12 +40,14 @@ TEST(Report, showsHowItStandsCurvesRanksEventsSamplesAndOptions) {
       metricsOf(5), R"({"program": "pretrain", "hosts": ["spark-a", "spark-b"], "options": {"steps": "9"}})", events);
   for (const char* part :
        {"5 steps recorded", "<b>5 of 9</b>", ">Loss <small>by step<", ">on val.h5</span>",
-        ">Clock in MHz, by rank <small>", "rank 1</span>", "<td>spark-b</td>", "799 MHz",
-        "<td>straggler</td><td>rank 1 on &lt;b&gt; computes at 0.41 x</td>", "2026-12-01 10:00:00Z",
+        ">Clock in MHz, by rank <small>", "rank 1</span>", "<td>spark-b</td>", "<td>spark-b</td><td>60.0 %</td>",
+        "799 MHz", "<td>straggler</td><td>rank 1 on &lt;b&gt; computes at 0.41 x</td>", "2026-12-01 10:00:00Z",
         "<b>Once</b> upon &lt;i&gt;", "--steps", "pretrain", "prefers-color-scheme:dark", "width=device-width"}) {
     EXPECT_NE(page.find(part), std::string::npos) << part;
   }
   EXPECT_EQ(page.find("Power in W"), std::string::npos);  // nobody told
+  EXPECT_NE(page.find(">clock<"), std::string::npos);
+  EXPECT_EQ(page.find(">power<"), std::string::npos);
   EXPECT_EQ(countOf(page, "class=\"mark\""), 2 * countOf(page, "<figure>"));
 }
 

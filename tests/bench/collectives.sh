@@ -26,11 +26,7 @@ trap finish EXIT
 trap 'exit 1' INT TERM
 
 hosts_up "$TANDEM_HOSTS" "$subnet"
-for k in 1 2; do
-    tc -n "$TANDEM_HOSTS$k" qdisc replace dev eth0 root tbf rate "$rate" burst 256kb latency 20ms
-done
+limit_links "$TANDEM_HOSTS" "$rate"
 printf "%s slots=$slots\n" "$subnet.1" "$subnet.2" >"$folder/hosts"
 echo "two hosts, $slots ranks each, $rate between them"
-on_host "$TANDEM_HOSTS" 1 mpirun --allow-run-as-root --hostfile "$folder/hosts" --bind-to none \
-    --mca plm_rsh_agent "$tree/tests/cluster/host_agent.sh" --mca btl_tcp_if_include "$subnet.0/24" \
-    --mca oob_tcp_if_include "$subnet.0/24" --mca mpi_yield_when_idle 1 "$bench" "$times"
+mpirun_on_hosts "$TANDEM_HOSTS" "$subnet" "$folder/hosts" "$bench" "$times"

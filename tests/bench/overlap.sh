@@ -53,18 +53,14 @@ make_corpus >"$folder/corpus.jsonl"
     >"$folder/log" 2>&1 || { cat "$folder/log"; exit 1; }
 
 hosts_up "$TANDEM_HOSTS" "$subnet"
-for k in 1 2; do
-    tc -n "$TANDEM_HOSTS$k" qdisc replace dev eth0 root tbf rate "$rate" burst 256kb latency 20ms
-done
+limit_links "$TANDEM_HOSTS" "$rate"
 printf '%s slots=1\n' "$subnet.1" "$subnet.2" >"$folder/hosts"
 
 train() { # OUTPUT OVERLAP TOKENS OPTION...
     local output=$1 overlap=$2 tokens=$3
     shift 3
-    on_host "$TANDEM_HOSTS" 1 mpirun --allow-run-as-root --hostfile "$folder/hosts" --bind-to none \
-        --mca plm_rsh_agent "$tree/tests/cluster/host_agent.sh" --mca btl_tcp_if_include "$subnet.0/24" \
-        --mca oob_tcp_if_include "$subnet.0/24" --mca mpi_yield_when_idle 1 \
-        "$bin/pretrain" --model "$folder/model.json" --data "$folder/train.h5" --output "$output" --steps "$steps" \
+    mpirun_on_hosts "$TANDEM_HOSTS" "$subnet" "$folder/hosts" "$bin/pretrain" \
+        --model "$folder/model.json" --data "$folder/train.h5" --output "$output" --steps "$steps" \
         --batch-tokens "$tokens" --sequence-length 256 --threads 1 --resume never --overlap "$overlap" "$@" \
         >"$folder/log" 2>&1 </dev/null || { cat "$folder/log"; exit 1; }
 }

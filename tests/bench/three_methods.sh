@@ -44,9 +44,7 @@ if [[ -n $link ]]; then
     trap 'hosts_down "$TANDEM_HOSTS"' EXIT
     trap 'exit 1' INT TERM
     hosts_up "$TANDEM_HOSTS" "$subnet"
-    for k in 1 2; do
-        tc -n "$TANDEM_HOSTS$k" qdisc replace dev eth0 root tbf rate "$link" burst 256kb latency 20ms
-    done
+    limit_links "$TANDEM_HOSTS" "$link"
     options+=(--subnet "$subnet")
     echo "two hosts, $link between them"
 fi

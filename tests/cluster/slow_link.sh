@@ -22,9 +22,7 @@ make_profile_of_two_hosts \
     '    --on-straggler checkpoint-and-exit --time-limit 120s)'
 
 stage_on_host_1 tokenize || fail "tokenize on two hosts"
-for k in 1 2; do
-    tc -n "$TANDEM_HOSTS$k" qdisc replace dev eth0 root tbf rate 100mbit burst 256kb latency 20ms
-done
+limit_links "$TANDEM_HOSTS" 100mbit
 # The script would start it again after its exit; what it says then is the same.
 stage_on_host_1 pretrain &
 training=$!

@@ -1,10 +1,10 @@
 #include "common/comm/detail/mpi_request.h"
 
 #include <exception>
-#include <thread>
 
 #include "common/comm/detail/mpi_communicator.h"
 #include "common/comm/detail/progress.h"
+#include "common/comm/detail/waiting.h"
 #include "common/comm/detail/watchdog.h"
 
 namespace tandem::comm::detail {
@@ -27,15 +27,23 @@ bool MpiRequest::test() {
   if (complete_) return true;
   const LibraryLock lock;
   int done = 0;
-  checkMpi(MPI_Testall(static_cast<int>(requests_.size()), requests_.data(), &done, MPI_STATUSES_IGNORE), name_);
-  if (done) complete();
+  indexes_.resize(requests_.size());
+  checkMpi(MPI_Testsome(static_cast<int>(requests_.size()), requests_.data(), &done, indexes_.data(), MPI_STATUSES_IGNORE),
+           name_);
+  goesOn_ = done > 0;
+  if (goesOn_) completed_ += static_cast<std::size_t>(done);
+  if (done == MPI_UNDEFINED || completed_ == requests_.size()) complete();
   return complete_;
 }
 
 void MpiRequest::wait() {
   if (complete_) return;
   const CallScope scope(name_, bytes_, *waited_);
-  while (!test()) std::this_thread::yield();  // the lock is free in between, for other exchanges under way
+  // The lock is free in between, for other exchanges under way.
+  for (Waiting waiting; !test();) {
+    if (goesOn_) waiting = {};
+    waiting.pause();
+  }
 }
 
 MPI_Request* MpiRequest::add() { return &requests_.emplace_back(MPI_REQUEST_NULL); }

@@ -46,8 +46,11 @@ class MpiRequest : public Request {
   std::int64_t bytes_;
   WaitedSeconds waited_;
   std::vector<MPI_Request> requests_;
+  std::vector<int> indexes_;  // of those that a question finds complete
+  std::size_t completed_ = 0;
   std::unique_ptr<float[]> staging_;
   std::function<void()> finish_;
+  bool goesOn_ = false;  // some were completed when it was asked last
   bool complete_ = false;
 };
 

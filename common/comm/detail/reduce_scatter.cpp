@@ -2,12 +2,13 @@
 
 #include <algorithm>
 #include <exception>
-#include <thread>
+#include <utility>
 
 #include "common/comm/detail/checks.h"
 #include "common/comm/detail/mpi_communicator.h"
 #include "common/comm/detail/progress.h"
 #include "common/comm/detail/sum.h"
+#include "common/comm/detail/waiting.h"
 #include "common/comm/detail/watchdog.h"
 #include "common/comm/exchange_room.h"
 
@@ -56,7 +57,11 @@ bool ReduceScatterRequest::test() {
 void ReduceScatterRequest::wait() {
   if (complete_) return;
   const CallScope scope("reduce-scatter", bytes(given_), *waited_);
-  while (!test()) std::this_thread::yield();  // the lock is free in between, for other exchanges under way
+  // The lock is free in between, for other exchanges under way.
+  for (Waiting waiting; !test();) {
+    if (std::exchange(goesOn_, false)) waiting = {};
+    waiting.pause();
+  }
 }
 
 void ReduceScatterRequest::postSends(std::span<const std::int64_t> counts) {
@@ -104,6 +109,7 @@ bool ReduceScatterRequest::advance() {
   for (; next_ < segments_; ++next_) {
     if (!arrived(receives_[static_cast<std::size_t>(next_ % slots_)])) return false;
     addUp(next_);
+    goesOn_ = true;
     if (next_ + slots_ < segments_) postReceives(next_ + slots_);
   }
   staging_.reset();  // many exchanges may be finished long before the last of them is waited for

@@ -51,6 +51,7 @@ class ReduceScatterRequest : public Request {
   std::vector<std::vector<MPI_Request>> receives_;  // by slot
   std::vector<MPI_Request> sends_;
   WaitedSeconds waited_;
+  bool goesOn_ = false;  // a segment was added up since it was looked at last
   bool complete_ = false;
 };
 

@@ -21,6 +21,8 @@ endif()
 # The sources of attention by cuDNN, or of what says that it is not there.
 if(TARGET cudnn_headers)
   file(GLOB cudnn_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/kernels/cuda/cudnn/*.cpp)
+  # It describes graphs, once a shape, and cudnn-frontend takes more than a minute to optimise.
+  set_source_files_properties(${PROJECT_SOURCE_DIR}/kernels/cuda/cudnn/attention_graph.cpp PROPERTIES COMPILE_OPTIONS -O1)
 else()
   file(GLOB cudnn_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/kernels/cuda/without_cudnn/*.cpp)
 endif()

@@ -294,6 +294,21 @@ TEST_F(SparkPair, aTrialWithoutFiniteLossesIsANoGo) {
   expectNoGo("trial of the run", "20 steps", "--learning-rate");
 }
 
+TEST_F(SparkPair, sharesOfTinyStepsOfATrialAreNoWarning) {
+  evidence_.trial = TrialFacts{.steps = 20,
+                               .stepsOfTheRun = 1000,
+                               .stepSeconds = 2,
+                               .waitShare = 0.2,
+                               .communicationShare = 0.4,
+                               .dataShare = 0.12};
+  const auto warnings = [&] {
+    return std::ranges::count(judged(), Verdict::warning, [](const Check& check) { return check.verdict; });
+  };
+  EXPECT_EQ(warnings(), 3);
+  evidence_.trial->stepSeconds = 0.0025;
+  EXPECT_EQ(warnings(), 0);
+}
+
 TEST_F(SparkPair, theReportsHoldTheVerdictTheAdviceAndTheFacts) {
   secondTells({{"clock", "799"}, {"milliwatts", "19500"}});
   evidence_.trial =

@@ -12,8 +12,8 @@
 #include "common/checkpoint/chat_template.h"
 #include "common/model/transformer.h"
 #include "common/runtime/matrix_rate.h"
+#include "common/sharding/data_parallel.h"
 #include "common/telemetry/device_limits.h"
-#include "common/telemetry/report.h"
 #include "common/train/model_state.h"
 #include "common/train/quantised_weights.h"
 
@@ -216,9 +216,9 @@ void Trainer::watchHealth() {
   const double sum = comm::allReduceScalar(communicator_, peak.value_or(0));
   if (least > 0) peakFlops_ = sum;
   if (!options_.telemetry) return;
-  const double ranks = communicator_.size();
-  const double bytes = 2 * (ranks - 1) / ranks * static_cast<double>(parameterCount()) * 4;
   const sharding::Grid grid = gridOf(options_, communicator_.size());
+  const double bytes = sharding::parameterExchangeBytes(grid, step_->parameters().layout().count(), options_.storage,
+                                                        shape_.microBatches);
   const bool equalWork = grid.pipeline == 1 && grid.context == 1;  // later parts of a row attend to more
   health_ = std::make_unique<telemetry::RunHealth>(communicator_, std::move(sensors.sensors), bytes, equalWork);
 }
@@ -788,16 +788,14 @@ void Trainer::save() {
       .companions = checkpoint::withChatTemplate(companions_, data_->dataset(0).description().chatTemplate)};
   writer_->save(metadata, localTensors(step_->parameters(), step_->optimizer()), copyFrom(device_));
   savedStep_ = progress_.step;
-  if (Clock::now() - lastReport_ > std::chrono::minutes(1)) {  // it reads all that was recorded
-    writeReport();
-    lastReport_ = Clock::now();
-  }
+  if (reportPace_.isDue(Clock::now())) writeReport();
   checkpointSeconds_ += secondsSince(start);
 }
 
 // A page that cannot be written is no reason to end a run.
-void Trainer::writeReport() const {
+void Trainer::writeReport() {
   if (!metrics_) return;
+  const Clock::time_point begin = Clock::now();
   try {
     const std::string metrics = base::readFile(options_.output / "metrics.jsonl");
     const std::string events = base::readFile(options_.output / "events.jsonl");
@@ -806,6 +804,7 @@ void Trainer::writeReport() const {
   } catch (const Error& error) {
     TANDEM_LOG(warning) << "report.html was not written: " << error.message();
   }
+  reportPace_.wrote(begin, Clock::now());
 }
 
 }  // namespace tandem::train

@@ -16,6 +16,7 @@
 #include "common/telemetry/event_log.h"
 #include "common/telemetry/loss_watch.h"
 #include "common/telemetry/metrics.h"
+#include "common/telemetry/report.h"
 #include "common/telemetry/run_health.h"
 #include "common/train/adapters.h"
 #include "common/train/loss_evaluator.h"
@@ -76,7 +77,7 @@ class Trainer {
   void tellOf(const telemetry::EvaluationMetrics& metrics);
   void writeSamples();
   void save();
-  void writeReport() const;
+  void writeReport();
   void noteBest(double loss);
   bool holdsStep(std::int64_t step) const;
   void saveBest();
@@ -129,7 +130,7 @@ class Trainer {
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
   std::chrono::steady_clock::time_point firstStepEnd_{}, lastStepEnd_{};  // of this process
   std::chrono::steady_clock::time_point lastLine_{};
-  std::chrono::steady_clock::time_point lastReport_{};
+  telemetry::ReportPace reportPace_;
 };
 
 // The parameters of a finetuning with adapters, those that are frozen counted by two thirds: they have no gradients of

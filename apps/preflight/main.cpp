@@ -135,7 +135,7 @@ class Preflight {
     comm::agreeOn(world_, [&] {
       limits_ = knownDevices();
       if (!options_.declared.model.empty()) {
-        run_ = app::completeTrainingOptions(options_.declared, options_.texts);
+        run_ = app::completeTrainingOptions(common_, options_.declared, options_.texts);
       }
     });
   }

@@ -132,6 +132,8 @@ TEST_F(SparkPair, aHiddenSlowStateShowsInMatrixTimesVectorAtANormalClock) {
   second().readings[reading::gemvBandwidth] = 68e9;
   second().readings[reading::gemvToCopy] = 68.0 / 222;
   expectNoGo("condition of", "slow at reading matrices while its clock looks well: 2405 MHz", "restart the unit");
+  secondTells({{"clock", ""}});
+  expectNoGo("condition of", "slow at reading matrices, and its clock is not reported", "restart the unit");
 }
 
 TEST_F(SparkPair, heatIsNamedAsTheCauseOfALowClock) {

@@ -72,14 +72,14 @@ queue_again() {
 # The run folder's bad-nodes (one for all seeds), a line a node: its name, and why later starts are not to be put on it.
 # For people to strike out again.
 note_bad_node() { # NODE REASON
-    [[ ! -f $data/bad-nodes ]] || ! grep -q "^$1 " "$data/bad-nodes" || return 0
+    ! grep -qxF -- "$1" <<<"$(bad_nodes)" || return 0
     echo "$1 $(date '+%F %T') job $job: $2" >>"$data/bad-nodes"
     say "node $1 will be left out: $2"
 }
 
 # Slurm takes this only of a job that waits.
 leave_out_bad_nodes() {
-    [[ -s $data/bad-nodes ]] || return 0
+    [[ -n $(bad_nodes) ]] || return 0
     scontrol update jobid="$job" excnodelist="$(bad_nodes | paste -sd,)" ||
         say "the nodes in $data/bad-nodes could not be left out"
 }
@@ -88,9 +88,14 @@ leave_out_bad_nodes() {
 enough_nodes_are_left() {
     local left
     left=$(sinfo --noheader --Node --partition="$SLURM_JOB_PARTITION" --format=%N | sort -u | grep -cvxF "$(bad_nodes)")
-    ((left < nodes)) || return 0
-    say "given up: without the nodes in $data/bad-nodes the partition has $left, and the run takes $nodes"
+    ((left < least_nodes)) || return 0
+    say "given up: without the nodes in $data/bad-nodes the partition has $left, and the run takes $least_nodes"
     return 1
+}
+
+# Whether lines name a node: alone, or with its domain. n1-ib is another name than n1.
+names_node() { # NODE < LINES
+    grep -E -- "(^|[^[:alnum:]._-])${1//./\\.}(\.[[:alnum:].-]*)?([^[:alnum:]._-]|\$)" >/dev/null
 }
 
 # Notes those nodes of the job that preflight's no-go lines name. False where it names none, or all of them: then there is
@@ -99,14 +104,14 @@ note_nodes_of_no_go() {
     local node own bad=()
     mapfile -t own < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
     for node in "${own[@]}"; do
-        ! grep -E '^ *no-go' "$run/preflight.txt" | grep -qw -- "$node" || bad+=("$node")
+        ! grep -E '^ *no-go' "$run/preflight.txt" | names_node "$node" || bad+=("$node")
     done
     ((${#bad[@]} > 0 && (${#bad[@]} < ${#own[@]} || ${#own[@]} == 1))) || return 1
     for node in "${bad[@]}"; do note_bad_node "$node" "preflight's no-go"; done
 }
 
-# The nodes of this turn. A job of chain.sh may have fewer than it was submitted with, where its owner has told Slurm so
-# (scontrol update jobid=ID numnodes=N numtasks=RANKS) for want of a node that is lost for good.
+# The nodes of this turn. A job of chain.sh may have fewer than all, by least_nodes or because its owner has told Slurm so
+# (scontrol update jobid=ID numnodes=N numtasks=RANKS), for want of a node that is lost for good.
 take_nodes() { # STAGE
     local least=$nodes tasks=${SLURM_NTASKS_PER_NODE:-1}
     [[ -z ${TANDEM_FOLDER:-} ]] || least=1

@@ -57,8 +57,8 @@ default_settings() {
     max_restarts=3
 
     # Slurm
-    # A job may begin with as few nodes, where no more are up or free: the run goes on by itself after a node that is lost
-    # for good, on fewer ranks (so no --shard that counts them all). Empty: it waits for all nodes.
+    # Where nodes are lost, a job goes on with those that are left, down to so many: on fewer ranks, so no --shard that
+    # counts them all. Empty: it waits until there are as many as nodes again.
     least_nodes=
     partition=            # empty: the site's default
     account=

@@ -56,9 +56,6 @@ if [[ -n $seeds && -z $dry_run ]]; then
 fi
 
 log_folder=${run//%/%%} # a % alone is a pattern to sbatch
-# shellcheck disable=SC2154  # the settings come from read_profile
-node_range=$nodes
-((least_nodes == nodes)) || node_range=$least_nodes-$nodes
 for stage in "${stages[@]}"; do
     # shellcheck disable=SC2154  # the settings come from read_profile
     [[ $stage != convert || ${#exports[@]} -gt 0 ]] || continue # nothing to make
@@ -66,7 +63,7 @@ for stage in "${stages[@]}"; do
     # By the environment, as a list in --export would be parted at the commas of a path.
     # shellcheck disable=SC2154  # the settings come from read_profile
     command=(env TANDEM_FOLDER="$PWD" ${TANDEM_RECIPE:+TANDEM_RECIPE="$TANDEM_RECIPE"} sbatch --parsable --export=ALL
-        --nodes="$node_range" --ntasks-per-node="$ranks_per_node" --cpus-per-task="$threads" --time="${!time}")
+        --nodes="$nodes" --ntasks-per-node="$ranks_per_node" --cpus-per-task="$threads" --time="${!time}")
     has_seeds=
     [[ -z $seeds || $stage == tokenize ]] || has_seeds=1
     if [[ -n $has_seeds ]]; then

@@ -62,6 +62,7 @@ int run(comm::Communicator& world, const app::CommonOptions& common, const LossO
   const LoadedModel loaded = loadModel(world, common, options.model, Work::loss, options.sequenceLength);
   const std::int64_t sequenceLength = options.sequenceLength > 0 ? options.sequenceLength : loaded.sequenceLength;
   std::vector<std::unique_ptr<data::Dataset>> datasets;
+  std::vector<std::string> names;
   comm::agreeOn(world, [&] {
     auto demandAtLeast = [](const char* option, std::int64_t value, std::int64_t least) {
       if (value >= least) return;
@@ -70,6 +71,7 @@ int run(comm::Communicator& world, const app::CommonOptions& common, const LossO
     demandAtLeast("--batch", options.batch, 1);
     demandAtLeast("--sequence-length", options.sequenceLength, 0);
     demandAtLeast("--max-tokens", options.maxTokens, 0);
+    names = data::distinctNames(options.data);
     for (const std::string& path : options.data) {
       datasets.push_back(std::make_unique<data::Dataset>(path));
       checkFit(loaded, *datasets.back(), sequenceLength);
@@ -78,11 +80,11 @@ int run(comm::Communicator& world, const app::CommonOptions& common, const LossO
   train::LossEvaluator evaluator(loaded.configuration, *loaded.parameters, options.batch, sequenceLength,
                                  loaded.device(), loaded.groups.get());
   std::vector<telemetry::EvaluationMetrics> results;
-  for (const auto& dataset : datasets) {
+  for (std::size_t i = 0; i < datasets.size(); ++i) {
     const train::EvaluationResult result =
-        evaluator.evaluate(*dataset, options.crossDocuments, options.maxTokens, world);
+        evaluator.evaluate(*datasets[i], options.crossDocuments, options.maxTokens, world);
     results.push_back({.step = loaded.step,
-                       .evaluation = dataset->path().filename().string(),
+                       .evaluation = names[i],
                        .loss = result.loss,
                        .bitsPerByte = result.bitsPerByte,
                        .tokens = result.targets});

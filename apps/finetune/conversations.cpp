@@ -1,5 +1,6 @@
 #include "apps/finetune/conversations.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <optional>
 
@@ -80,6 +81,13 @@ bool isConversationFile(comm::Communicator& world, const std::filesystem::path& 
 }
 
 }  // namespace
+
+bool namesConversations(comm::Communicator& world, const train::TrainOptions& options) {
+  const auto isConversation = [&](const std::filesystem::path& path) { return isConversationFile(world, path); };
+  return std::ranges::any_of(options.validation, isConversation) ||
+         std::ranges::any_of(options.data, isConversation,
+                             [](const std::string& text) { return data::parseWeightedPath(text).path; });
+}
 
 void encodeConversations(comm::Communicator& world, train::TrainOptions& options,
                          const ConversationSettings& settings) {

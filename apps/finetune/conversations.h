@@ -18,8 +18,11 @@ struct ConversationSettings {
   int threads = 1;
 };
 
+// Whether a conversation file is among options.data and options.validation. Collective.
+bool namesConversations(comm::Communicator& world, const train::TrainOptions& options);
+
 // Replaces the conversation files among options.data and options.validation by datasets in the folder data/ of the run,
-// and adds the held-out part. Collective; throws what is wrong with the input on every rank.
+// whose lock is held, and adds the held-out part. Collective; throws what is wrong with the input on every rank.
 void encodeConversations(comm::Communicator& world, train::TrainOptions& options, const ConversationSettings& settings);
 
 }  // namespace tandem::finetune

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iostream>
+#include <memory>
 #include <nlohmann/json.hpp>
 
 #include "apps/finetune/conversations.h"
@@ -26,7 +27,6 @@ struct Settings {
   train::PreferenceOptions preference;
   train::AdapterOptions adapters;
   finetune::ConversationSettings conversations;
-  const CLI::Option* learningRate = nullptr;  // whether it was given
 };
 
 void declare(CLI::App& app, Settings& settings) {
@@ -50,7 +50,7 @@ void declare(CLI::App& app, Settings& settings) {
                  "Of dpo: the share of pairs that may be labelled the wrong way round")
       ->type_name("PART");
   app::declareRunOptions(app, options, settings.texts);
-  settings.learningRate = app.get_option("--learning-rate")->default_str("1e-4, of dpo 1e-6");
+  app.get_option("--learning-rate")->default_str("1e-4, of dpo 1e-6");
   app.add_option("--epochs", options.epochs, "Passes over the data, instead of --steps; 3 where nothing is said")
       ->type_name("NUMBER");
   app.add_option("--chat-template", settings.conversations.chatTemplate,
@@ -90,10 +90,39 @@ std::int64_t sequenceLengthOf(const checkpoint::Metadata& metadata, const model:
 // take the model far from its reference. Those published for DPO are 5e-7 to 1e-6.
 double defaultLearningRate(const Settings& settings) { return settings.objective == "dpo" ? 1e-6 : 1e-4; }
 
-train::TrainOptions complete(const Settings& settings, int ranks) {
+// Takes over what --method and --objective ask for, and refuses what is for others of them.
+void takeMethod(const app::CommonOptions& common, const Settings& settings, train::TrainOptions& options) {
+  if (settings.method != "qlora") app::refuseIdle(common, {"quantize"}, "--method qlora");
+  if (settings.method == "lora" || settings.method == "qlora") {
+    check(settings.adapters);
+    options.adapters = settings.adapters;
+    if (settings.method == "qlora") {
+      options.adapters->baseFormat =
+          checkpoint::parseQuantisedFormat(settings.quantise.empty() ? "int4" : settings.quantise);
+    }
+    if (options.warmStart) refuse("--warm-start is for --method full: adapters have no states to begin with");
+  } else if (settings.method == "full") {
+    app::refuseIdle(common, {"lora-rank", "lora-alpha", "lora-dropout", "lora-targets", "lora-rank-stabilised"},
+                    "--method lora or qlora");
+  } else {
+    refuse("--method is '" + settings.method + "'; it can be full, lora or qlora");
+  }
+  if (settings.objective == "dpo") {
+    check(settings.preference);
+    options.preference = settings.preference;
+    if (options.crossDocuments) refuse("--cross-documents is not for --objective dpo, whose answers stand alone");
+    app::refuseIdle(common, {"evaluate-tokens"}, "--objective answers; dpo evaluates all pairs");
+  } else if (settings.objective == "answers") {
+    app::refuseIdle(common, {"beta", "label-smoothing"}, "--objective dpo");
+  } else {
+    refuse("--objective is '" + settings.objective + "'; it can be answers or dpo");
+  }
+}
+
+train::TrainOptions complete(const app::CommonOptions& common, const Settings& settings, int ranks) {
   constexpr std::int64_t rows = 16;  // of a step, where nothing else is said
   train::TrainOptions options = settings.options;
-  if (settings.learningRate->count() == 0) options.schedule.peak = defaultLearningRate(settings);
+  if (!common.given.contains("learning-rate")) options.schedule.peak = defaultLearningRate(settings);
   if (!std::filesystem::exists(options.base)) refuse("--checkpoint: '" + options.base.string() + "' does not exist");
   if (options.sequenceLength == 0) {
     options.sequenceLength = sequenceLengthOf(checkpoint::readMetadata(options.base), train::configurationOf(options));
@@ -103,36 +132,18 @@ train::TrainOptions complete(const Settings& settings, int ranks) {
   const int lengths = (options.steps > 0) + (settings.texts.tokens > 0) + (options.epochs > 0);
   if (lengths > 1) refuse("give one of --epochs, --steps and --tokens");
   if (lengths == 0) options.epochs = 3;
-  if (!settings.quantise.empty() && settings.method != "qlora") refuse("--quantize is for --method qlora");
-  if (settings.method == "lora" || settings.method == "qlora") {
-    check(settings.adapters);
-    options.adapters = settings.adapters;
-    if (settings.method == "qlora") {
-      options.adapters->baseFormat =
-          checkpoint::parseQuantisedFormat(settings.quantise.empty() ? "int4" : settings.quantise);
-    }
-    if (options.warmStart) refuse("--warm-start is for --method full: adapters have no states to begin with");
-  } else if (settings.method != "full") {
-    refuse("--method is '" + settings.method + "'; it can be full, lora or qlora");
-  }
-  if (settings.objective == "dpo") {
-    check(settings.preference);
-    options.preference = settings.preference;
-    if (options.crossDocuments) refuse("--cross-documents is not for --objective dpo, whose answers stand alone");
-  } else if (settings.objective != "answers") {
-    refuse("--objective is '" + settings.objective + "'; it can be answers or dpo");
-  }
+  takeMethod(common, settings, options);
   const double fraction = settings.conversations.validationFraction;
   if (!(fraction >= 0 && fraction < 1)) refuse("--val-fraction must be at least 0 and below 1");
   options.keepBest = !options.validation.empty() || fraction > 0;
   if (options.patience > 0 && !options.keepBest) refuse("--patience needs a validation set: --val or --val-fraction");
   if (options.patience > 0 && options.evaluateEvery == 0) refuse("--patience needs --evaluate-every");
-  return app::completeTrainingOptions(options, settings.texts);
+  return app::completeTrainingOptions(common, options, settings.texts);
 }
 
 int run(comm::Communicator& world, const app::CommonOptions& common, Settings& settings) {
   train::TrainOptions options;
-  comm::agreeOn(world, [&] { options = complete(settings, world.size()); });
+  comm::agreeOn(world, [&] { options = complete(common, settings, world.size()); });
   if (settings.texts.dryRun) {
     app::chooseSplit(world, nullptr, settings.texts, options);
     const std::string plan = train::describePlan(options, world.size());
@@ -142,10 +153,14 @@ int run(comm::Communicator& world, const app::CommonOptions& common, Settings& s
   base::watchStopSignals();
   settings.conversations.threads = common.threads;
   settings.conversations.pairs = options.preference.has_value();
+  if (!finetune::namesConversations(world, options)) {
+    app::refuseIdle(common, {"chat-template", "skip-bad-records"}, "conversation files, and there are datasets alone");
+  }
+  std::unique_ptr<checkpoint::RunLock> lock = train::takeRunFolder(world, options);
   finetune::encodeConversations(world, options, settings.conversations);
   const app::ChosenDevice chosen = app::chooseDevice(world, common, settings.texts.device);
   app::chooseSplit(world, &chosen, settings.texts, options);
-  train::Trainer trainer(world, chosen.device(), options, app::describeRun(world, common, "finetune"));
+  train::Trainer trainer(world, chosen.device(), options, app::describeRun(world, common, "finetune"), std::move(lock));
   const int code = trainer.run();
   if (common.json) app::printJson(trainer.summary());
   return code;

@@ -11,6 +11,7 @@
 #include "apps/shared/version.h"
 #include "common/base/error.h"
 #include "common/base/log.h"
+#include "common/comm/nccl_fault.h"
 #include "common/comm/nccl_group.h"
 #include "common/comm/session.h"
 #include "common/data/batch_stream.h"
@@ -52,6 +53,14 @@ void declare(CLI::App& app, Options& options) {
 bool isFirstOnHost(comm::Communicator& world) {
   const std::vector<std::string> hosts = comm::allGatherTexts(world, base::identity().host);
   return std::find(hosts.begin(), hosts.begin() + world.rank(), base::identity().host) == hosts.begin() + world.rank();
+}
+
+// Not one that hangs instead of failing, nor several that do not understand each other: that is for the table to tell.
+bool isNcclUsable(comm::Communicator& world) {
+  const std::string version = comm::ncclVersion();
+  const auto fault = comm::ncclFault(version, telemetry::HostSensors().architecture());
+  const std::vector<std::string> usable = comm::allGatherTexts(world, fault && fault->deadlocks ? "" : version);
+  return std::ranges::all_of(usable, [&](const std::string& own) { return !own.empty() && own == usable.front(); });
 }
 
 void describeRank(comm::Communicator& world, const app::ChosenDevice& chosen, telemetry::HostSensors& host,
@@ -135,13 +144,14 @@ class Preflight {
     comm::agreeOn(world_, [&] {
       limits_ = knownDevices();
       if (!options_.declared.model.empty()) {
-        run_ = app::completeTrainingOptions(options_.declared, options_.texts);
+        run_ = app::completeTrainingOptions(common_, options_.declared, options_.texts);
       }
     });
   }
 
   int run() {
     app::DeviceOptions device = options_.texts.device;
+    if (!device.allowKnownBadNccl && !isNcclUsable(world_)) device.exchange = "mpi";
     chosen_ = app::chooseDevice(world_, common_, device);
     if (run_) app::chooseSplit(world_, &chosen_, options_.texts, *run_);
     telemetry::RankFacts facts;

@@ -15,7 +15,7 @@ using namespace tandem;
 
 int pretrain(comm::Communicator& world, const app::CommonOptions& common, const train::TrainOptions& declared,
              const app::TrainingTexts& texts) {
-  train::TrainOptions options = app::completeTrainingOptions(declared, texts);
+  train::TrainOptions options = app::completeTrainingOptions(common, declared, texts);
   if (texts.dryRun) {
     if (texts.cluster.empty()) app::chooseSplit(world, nullptr, texts, options);
     const std::string plan =

@@ -297,6 +297,14 @@ std::map<std::string, std::string> optionsUsed(const CLI::App& app) {
   return used;
 }
 
+std::set<std::string> optionsGiven(const CLI::App& app) {
+  std::set<std::string> given;
+  for (const CLI::Option* option : app.get_options()) {
+    if (!option->empty() && !option->get_lnames().empty()) given.insert(option->get_lnames().front());
+  }
+  return given;
+}
+
 // Lets CLI11 parse, and puts its complaints into our words.
 void parse(CLI::App& app, std::vector<std::string> arguments, const std::string& name,
            std::optional<std::string>& answer) {
@@ -342,6 +350,7 @@ ParsedCommandLine parseCommand(const Command& command, const std::string& name, 
   parsed.common.threads = texts.threads;
   parsed.threadsGiven = texts.threads > 0;
   parsed.common.used = optionsUsed(app);
+  parsed.common.given = optionsGiven(app);
   return parsed;
 }
 

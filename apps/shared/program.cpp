@@ -47,6 +47,14 @@ int runOnRank(comm::Communicator& world, const std::vector<std::string>& argumen
 
 }  // namespace
 
+void refuseIdle(const CommonOptions& common, std::initializer_list<const char*> names,
+                const std::string& whatTheyAreFor) {
+  for (const char* name : names) {
+    if (!common.given.contains(name)) continue;
+    throw base::Error(base::ErrorKind::usage, "--" + std::string(name) + " is for " + whatTheyAreFor);
+  }
+}
+
 int runProgram(int argc, char** argv, const Program& program) {
   const std::vector<std::string> arguments(argv + (argc > 0 ? 1 : 0), argv + argc);
   return comm::Session::run(argc, argv,

@@ -17,7 +17,9 @@
 
 #include <CLI/CLI.hpp>
 #include <functional>
+#include <initializer_list>
 #include <map>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -36,7 +38,14 @@ struct CommonOptions {
   bool json = false;  // one JSON document on stdout (printJson)
   // Every option of the command as it is used, defaults included, by its name without dashes.
   std::map<std::string, std::string> used = {};
+  // Those of them that the command line or --config gives.
+  std::set<std::string> given = {};
 };
+
+// Refuses options that were given (names without dashes) where another one leaves them without effect: Error of kind
+// usage, "--beta is for --objective dpo".
+void refuseIdle(const CommonOptions& common, std::initializer_list<const char*> names,
+                const std::string& whatTheyAreFor);
 
 // One thing that a program does. `tokenize train` has the name "train"; the only command of a program has none.
 struct Command {

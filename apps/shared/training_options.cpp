@@ -63,6 +63,32 @@ void check(const train::TrainOptions& options) {
   demand(options.clipNorm >= 0, "--clip-norm", "0 (no clipping) or above");
 }
 
+// Of finetune there may be validation data without --val.
+bool isEvaluated(const train::TrainOptions& options) { return !options.validation.empty() || options.keepBest; }
+
+void refuseIdleOptions(const CommonOptions& common, const train::TrainOptions& options, const TrainingTexts& texts) {
+  if (options.schedule.kind != optim::ScheduleKind::warmupStableDecay)
+    refuseIdle(common, {"decay-fraction"}, "--schedule wsd");
+  if (options.schedule.kind == optim::ScheduleKind::constant) {
+    refuseIdle(common, {"last-fraction"}, "schedules that fall; --schedule constant does not");
+  }
+  if (options.storage != base::DType::f16) {
+    refuseIdle(common, {"loss-scale", "loss-scale-growth-steps"}, "--precision fp16");
+  }
+  if (texts.microBatch != "auto" && texts.shard != "auto") {
+    refuseIdle(common, {"memory-limit"}, "--micro-batch auto or --shard auto");
+  }
+  if (options.samplePrompts.empty()) refuseIdle(common, {"sample-tokens"}, "--sample-prompt");
+  if (!isEvaluated(options)) {
+    refuseIdle(common, {"evaluate-tokens"}, "datasets to evaluate on: --val");
+    if (options.samplePrompts.empty()) {
+      refuseIdle(common, {"evaluate-every"},
+                 "datasets to evaluate on (--val), or texts to go on from (--sample-prompt)");
+    }
+  }
+  if (!options.telemetry) refuseIdle(common, {"gradient-norm-groups"}, "--telemetry on, which records them");
+}
+
 }  // namespace
 
 void declareTrainingOptions(CLI::App& app, train::TrainOptions& options, TrainingTexts& texts) {
@@ -166,7 +192,8 @@ void declareShard(CLI::App& app, std::string& text) {
       ->type_name("GRID");
 }
 
-train::TrainOptions completeTrainingOptions(train::TrainOptions options, const TrainingTexts& texts) {
+train::TrainOptions completeTrainingOptions(const CommonOptions& common, train::TrainOptions options,
+                                            const TrainingTexts& texts) {
   options.optimizer.method = optim::parseMethod(texts.optimizer);
   options.schedule.kind = optim::parseSchedule(texts.schedule);
   if (texts.recompute != "auto") options.recompute = graph::parseRecompute(texts.recompute);
@@ -189,6 +216,7 @@ train::TrainOptions completeTrainingOptions(train::TrainOptions options, const T
     refuse("--on-straggler checkpoint-and-exit needs --telemetry on, which finds stragglers");
   }
   check(options);
+  refuseIdleOptions(common, options, texts);
   if (!(texts.memoryLimit >= 0)) refuse("--memory-limit must be 0 (what is free) or above");
   if (options.epochs == 0 && (options.steps > 0) == (texts.tokens > 0) && !texts.dryRun) {
     refuse("give either --steps or --tokens, above zero");

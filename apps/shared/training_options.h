@@ -40,8 +40,9 @@ void declareRunOptions(CLI::App& app, train::TrainOptions& options, TrainingText
 // What run.json and every checkpoint say of how the run was made. Collective.
 std::string describeRun(comm::Communicator& world, const CommonOptions& common, const std::string& program);
 
-// What a run is asked to do. Throws Error of kind usage for what cannot be meant.
-train::TrainOptions completeTrainingOptions(train::TrainOptions options, const TrainingTexts& texts);
+// What a run is asked to do. Throws Error of kind usage for what cannot be meant, options without effect among it.
+train::TrainOptions completeTrainingOptions(const CommonOptions& common, train::TrainOptions options,
+                                            const TrainingTexts& texts);
 
 // Declares --shard, whose text sharding::parseGrid reads.
 void declareShard(CLI::App& app, std::string& text);

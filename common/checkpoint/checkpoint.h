@@ -21,6 +21,7 @@
 
 #include "common/base/dtype.h"
 #include "common/base/shape.h"
+#include "common/checkpoint/run_lock.h"
 #include "common/comm/communicator.h"
 
 namespace tandem::checkpoint {
@@ -71,8 +72,9 @@ struct Metadata {
 class Writer {
  public:
   // keep: how many steps to leave in the folder, the new one included; 0 keeps all. Later steps than the one saved are
-  // left alone.
-  Writer(comm::Communicator& communicator, std::filesystem::path run, int keep);
+  // left alone. `lock`: the folder's, where rank 0 has taken it before; the others have none.
+  Writer(comm::Communicator& communicator, std::filesystem::path run, int keep,
+         std::unique_ptr<RunLock> lock = nullptr);
   // Finishes the save under way (a failure is logged), but gives it up while an exception passes.
   ~Writer();
   Writer(const Writer&) = delete;

@@ -10,6 +10,7 @@
 #include "common/checkpoint/detail/layout.h"
 #include "common/checkpoint/detail/shard_image.h"
 #include "common/checkpoint/detail/step_files.h"
+#include "common/checkpoint/run_lock.h"
 #include "common/hdf5/hdf5.h"
 
 namespace tandem::checkpoint {
@@ -98,7 +99,7 @@ void demandEmpty(const fs::path& run) {
 void writeStep(comm::Communicator& communicator, const fs::path& run, const Metadata& metadata,
                std::span<const StepTensor> tensors, const StepElements& elements, int shards) {
   const bool isRoot = communicator.rank() == 0;
-  std::optional<detail::RunLock> lock;
+  std::optional<RunLock> lock;
   comm::agreeOn(communicator, [&] {
     if (!isRoot) return;
     demandEmpty(run);

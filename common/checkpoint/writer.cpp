@@ -60,13 +60,13 @@ std::vector<std::string> gatherTexts(comm::Communicator& ranks, const std::strin
 // ready, whatever the step loop exchanges meanwhile.
 class Writer::Implementation {
  public:
-  Implementation(comm::Communicator& communicator, fs::path run, int keep)
-      : ranks_(communicator.split(0, communicator.rank())), run_(std::move(run)), keep_(keep) {
+  Implementation(comm::Communicator& communicator, fs::path run, int keep, std::unique_ptr<RunLock> lock)
+      : ranks_(communicator.split(0, communicator.rank())), run_(std::move(run)), keep_(keep), lock_(std::move(lock)) {
     comm::agreeOn(*ranks_, [&] {
       if (!isRoot()) return;
       base::createFolders(detail::stepsFolder(run_));
       base::syncFolder(run_);
-      lock_.emplace(run_);
+      if (!lock_) lock_ = std::make_unique<RunLock>(run_);
       detail::removeLeftovers(run_);
     });
   }
@@ -258,8 +258,8 @@ class Writer::Implementation {
   fs::path run_;
   int keep_;
   std::int64_t protected_ = -1;
-  std::int64_t keptBesides_ = -1;        // by the save under way
-  std::optional<detail::RunLock> lock_;  // on rank 0
+  std::int64_t keptBesides_ = -1;  // by the save under way
+  std::unique_ptr<RunLock> lock_;  // on rank 0
 
   Stage stage_ = Stage::idle;
   std::chrono::steady_clock::time_point start_;  // of the save under way
@@ -281,8 +281,8 @@ class Writer::Implementation {
   std::int64_t outcome_ = 0;
 };
 
-Writer::Writer(comm::Communicator& communicator, fs::path run, int keep)
-    : implementation_(std::make_unique<Implementation>(communicator, std::move(run), keep)) {}
+Writer::Writer(comm::Communicator& communicator, fs::path run, int keep, std::unique_ptr<RunLock> lock)
+    : implementation_(std::make_unique<Implementation>(communicator, std::move(run), keep, std::move(lock))) {}
 Writer::~Writer() {
   if (!implementation_->end()) static_cast<void>(implementation_.release());
 }

@@ -63,7 +63,34 @@ std::int64_t requiredInteger(const hdf5::File& file, const std::string& name) {
   return *value;
 }
 
+// The last `count` parts of a path.
+std::filesystem::path tailOf(const std::filesystem::path& path, std::ptrdiff_t count) {
+  std::filesystem::path tail;
+  for (auto part = std::prev(path.end(), count); part != path.end(); ++part) tail /= *part;
+  return tail;
+}
+
 }  // namespace
+
+std::vector<std::string> distinctNames(std::span<const std::string> paths) {
+  std::vector<std::filesystem::path> whole;
+  for (const std::string& path : paths) whole.push_back(std::filesystem::weakly_canonical(path));
+  std::vector<std::string> names;
+  for (const std::filesystem::path& path : whole) {
+    if (std::ranges::count(whole, path) > 1) {
+      throw Error(ErrorKind::usage, "'" + path.string() + "' is given twice");
+    }
+    const auto parts = std::distance(path.begin(), path.end());
+    std::ptrdiff_t count = 1;
+    const auto isShared = [&](const std::filesystem::path& other) {
+      return other != path && std::distance(other.begin(), other.end()) >= count &&
+             tailOf(other, count) == tailOf(path, count);
+    };
+    while (count < parts && std::ranges::any_of(whole, isShared)) ++count;
+    names.push_back(tailOf(path, count).string());
+  }
+  return names;
+}
 
 bool isDataset(const std::filesystem::path& path) {
   try {

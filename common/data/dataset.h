@@ -40,6 +40,10 @@ struct DatasetDescription {
 // Whether a file is HDF5 with our format attribute; false for anything else, never an error for what it holds.
 bool isDataset(const std::filesystem::path& path);
 
+// Names to tell datasets apart by, in their order: those of the files, with as many folders in front as that takes.
+// Throws Error of kind usage for one that is named twice.
+std::vector<std::string> distinctNames(std::span<const std::string> paths);
+
 // A dataset opened for reading. Not thread safe: one thread reads at a time.
 class Dataset {
  public:

@@ -93,7 +93,7 @@ void GradientExchange::start(std::int32_t bucket, float* gradients) {
   const std::int64_t ownCount = layout.pieceCounts(bucket)[static_cast<std::size_t>(rank)];
   auto request = replicas_.startReduceScatter(all, {own, base::DType::f32, ownCount}, layout.pieceCounts(bucket));
   if (parameters_.sharesGradients()) {
-    if (when_ == When::afterwards) request->wait();  // its memory is needed
+    if (when_ == When::afterwards) timer_.wait(*request);  // its memory is needed
     sums_.push_back({bucket, own, when_ == When::afterwards ? nullptr : std::move(request)});
   } else {
     underWay_.push_back(std::move(request));
@@ -105,7 +105,7 @@ void GradientExchange::waitForSums(std::int32_t bucket) {
   isFirstOfStep_ = false;
   const auto found = std::ranges::find(sums_, bucket, &Sums::bucket);
   TANDEM_ASSERT(found != sums_.end(), "sums are waited for that nobody has asked for");
-  if (found->request) found->request->wait();
+  if (found->request) timer_.wait(*found->request);
   parameters_.addToGradients(bucket, found->piece);
   sums_.erase(found);
 }

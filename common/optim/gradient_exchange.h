@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "common/comm/communicator.h"
+#include "common/comm/wait_timer.h"
 #include "common/runtime/executable.h"
 #include "common/runtime/parameter_store.h"
 
@@ -41,6 +42,8 @@ class GradientExchange : public runtime::Collectives {
   void progress() override;
   // Waits for every exchange that was started. All buckets must have been, once each.
   void finish();
+  // Seconds that a program has waited for sums, for whose memory it has other uses, since the last call.
+  double takeSecondsWaited() { return timer_.takeSeconds(); }
 
  private:
   struct SharedRun {
@@ -70,6 +73,7 @@ class GradientExchange : public runtime::Collectives {
   std::vector<std::unique_ptr<comm::Request>> underWay_;
   std::size_t firstOpen_ = 0;  // requests before it are complete
   std::vector<Sums> sums_;
+  comm::WaitTimer timer_;
   When when_;
   bool isFirstOfStep_ = true;
 };

@@ -1,7 +1,5 @@
 #include "common/runtime/weight_gathering.h"
 
-#include <chrono>
-
 #include "common/base/error.h"
 
 namespace tandem::runtime {
@@ -20,7 +18,7 @@ void WeightGathering::gather(std::int32_t bucket, void* target) {
 void WeightGathering::wait(std::int32_t bucket) {
   const auto found = underWay_.find(bucket);
   TANDEM_ASSERT(found != underWay_.end(), "weights are waited for that nobody gathers");
-  if (found->second) found->second->wait();
+  if (found->second) timer_.wait(*found->second);
   underWay_.erase(found);
 }
 
@@ -46,10 +44,8 @@ void WeightArrival::gather(std::int32_t, void*) {
 void WeightArrival::wait(std::int32_t bucket) {
   const auto found = underWay_.find(bucket);
   if (found == underWay_.end()) return;  // of an earlier micro batch, or nothing was updated
-  const auto start = std::chrono::steady_clock::now();
-  if (found->second) found->second->wait();
+  if (found->second) timer_.wait(*found->second);
   underWay_.erase(found);
-  secondsWaited_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
 void WeightArrival::progress() {

@@ -4,9 +4,9 @@
 
 #include <map>
 #include <memory>
-#include <utility>
 
 #include "common/comm/communicator.h"
+#include "common/comm/wait_timer.h"
 #include "common/runtime/executable.h"
 #include "common/runtime/parameter_store.h"
 
@@ -18,6 +18,9 @@ class WeightGathering : public WeightSource {
   WeightGathering(const ParameterStore& parameters, comm::Communicator& replicas)
       : parameters_(parameters), replicas_(replicas) {}
 
+  // Seconds of waiting since the last call.
+  double takeSecondsWaited() { return timer_.takeSeconds(); }
+
   void gather(std::int32_t bucket, void* target) override;
   void wait(std::int32_t bucket) override;
   void progress() override;
@@ -26,6 +29,7 @@ class WeightGathering : public WeightSource {
   const ParameterStore& parameters_;
   comm::Communicator& replicas_;
   std::map<std::int32_t, std::unique_ptr<comm::Request>> underWay_;  // null once complete
+  comm::WaitTimer timer_;
 };
 
 // What is under way was started by somebody else, who gives it here.
@@ -35,7 +39,7 @@ class WeightArrival : public WeightSource {
   // Waits for all. Until then nobody but a program that waits for its buckets may read or write the weights.
   void finish();
   // Seconds of waiting since the last call.
-  double takeSecondsWaited() { return std::exchange(secondsWaited_, 0); }
+  double takeSecondsWaited() { return timer_.takeSeconds(); }
 
   void gather(std::int32_t bucket, void* target) override;
   void wait(std::int32_t bucket) override;
@@ -43,7 +47,7 @@ class WeightArrival : public WeightSource {
 
  private:
   std::map<std::int32_t, std::unique_ptr<comm::Request>> underWay_;  // null once complete
-  double secondsWaited_ = 0;
+  comm::WaitTimer timer_;
 };
 
 }  // namespace tandem::runtime

@@ -69,4 +69,22 @@ graph::Program placeWeightWaits(const graph::Program& program, const FlatLayout&
   return result;
 }
 
+double parameterExchangeBytes(const Grid& grid, std::int64_t parameters, base::DType storage,
+                              std::int64_t microBatches) {
+  const double members = grid.replicas(), micro = static_cast<double>(microBatches);
+  const double others = (members - 1) / members * static_cast<double>(parameters);
+  const double gradients = others * static_cast<double>(base::byteSize(base::DType::f32));
+  const double weights = others * static_cast<double>(base::byteSize(storage));
+  switch (grid.zero) {
+    case 0:
+      return 2 * gradients;  // an all-reduce: to their owner, and back
+    case 1:
+      return gradients + weights;
+    case 2:
+      return micro * gradients + weights;
+    default:
+      return micro * (gradients + 2 * weights);  // forward and backward
+  }
+}
+
 }  // namespace tandem::sharding

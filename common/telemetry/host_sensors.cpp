@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cstdlib>
 #include <fstream>
 #include <sstream>
 #include <string_view>
@@ -125,6 +126,11 @@ void readMemory(const fs::path& root, HostReading& reading) {
 
 }  // namespace
 
+std::filesystem::path hostRoot() {
+  const char* named = std::getenv("TANDEM_HOST_ROOT");
+  return named != nullptr ? named : "/";
+}
+
 HostSensors::HostSensors(std::filesystem::path root) : root_(std::move(root)) {}
 
 // A package's counter of microjoules begins again at max_energy_range_uj, after an hour at full power.
@@ -191,11 +197,13 @@ std::string HostSensors::processorName() const {
 }
 
 std::string HostSensors::kernel() const {
+  if (const auto release = firstLine(root_ / "proc/sys/kernel/osrelease")) return *release;
   utsname system{};
   return uname(&system) == 0 ? system.release : "unknown";
 }
 
 std::string HostSensors::architecture() const {
+  if (const auto kind = firstLine(root_ / "proc/sys/kernel/arch")) return *kind;  // from Linux 6.1 on
   utsname system{};
   return uname(&system) == 0 ? system.machine : "unknown";
 }

@@ -29,10 +29,14 @@ struct NetworkInterface {
   std::optional<std::int64_t> megabitsPerSecond;
 };
 
+// Where the host's /proc, /sys and /etc are: the folder that TANDEM_HOST_ROOT names, for containers which have them
+// mounted there, else "/".
+std::filesystem::path hostRoot();
+
 class HostSensors {
  public:
-  // Reads below a root folder, which tests replace.
-  explicit HostSensors(std::filesystem::path root = "/");
+  // Reads below a root folder.
+  explicit HostSensors(std::filesystem::path root = hostRoot());
 
   HostReading read();
   // Of hardware, whether up or not: no loopback, bridge or other software interface.

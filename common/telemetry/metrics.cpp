@@ -4,48 +4,26 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
-#include <cstdlib>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "common/base/files.h"
+#include "common/telemetry/detail/json_line.h"
 
 namespace tandem::telemetry {
 namespace {
 
-using Json = nlohmann::ordered_json;
-
-// JSON has no infinities; a value that is none is null.
-Json number(double value) { return std::isfinite(value) ? Json(value) : Json(nullptr); }
-Json number(const std::optional<double>& value) { return value ? number(*value) : Json(nullptr); }
-
-}  // namespace
-
-double EvaluationMetrics::perplexity() const { return std::exp(loss); }
-
-namespace {
-
-// Six digits are more than any of these is worth.
-Json rounded(double value) {
-  if (!std::isfinite(value)) return nullptr;
-  char text[32];
-  std::snprintf(text, sizeof text, "%.6g", value);
-  return std::strtod(text, nullptr);
-}
+using detail::JsonLine;
 
 // The values of all ranks under one name; nothing when none has one.
-void addByRank(Json& line, const char* name, const std::vector<RankReport>& ranks, double RankReport::*value) {
-  Json values = Json::array();
-  bool any = false;
-  for (const RankReport& rank : ranks) {
-    values.push_back(rounded(rank.*value));
-    any = any || std::isfinite(rank.*value);
-  }
-  if (any) line[name] = std::move(values);
+void addByRank(JsonLine& line, const char* name, const std::vector<RankReport>& ranks, double RankReport::*value) {
+  if (std::ranges::none_of(ranks, [&](const RankReport& rank) { return std::isfinite(rank.*value); })) return;
+  line.beginList(name);
+  for (const RankReport& rank : ranks) line.addRounded(rank.*value);
+  line.endList();
 }
 
-void addRanks(Json& line, const std::vector<RankReport>& ranks) {
+void addRanks(JsonLine& line, const std::vector<RankReport>& ranks) {
   addByRank(line, "rank_compute_seconds", ranks, &RankReport::computeSeconds);
   addByRank(line, "rank_wait_seconds", ranks, &RankReport::waitSeconds);
   addByRank(line, "rank_communication_seconds", ranks, &RankReport::communicationSeconds);
@@ -60,59 +38,66 @@ void addRanks(Json& line, const std::vector<RankReport>& ranks) {
   addByRank(line, "rank_major_faults", ranks, &RankReport::majorFaults);
 }
 
-void addPreference(Json& line, const PreferenceMetrics& m) {
-  line["reward_chosen"] = number(m.rewardChosen);
-  line["reward_rejected"] = number(m.rewardRejected);
-  line["reward_margin"] = number(m.rewardMargin);
-  line["reward_accuracy"] = number(m.rewardAccuracy);
-  line["pairs"] = m.pairs;
+void addPreference(JsonLine& line, const PreferenceMetrics& m) {
+  line.add("reward_chosen", m.rewardChosen);
+  line.add("reward_rejected", m.rewardRejected);
+  line.add("reward_margin", m.rewardMargin);
+  line.add("reward_accuracy", m.rewardAccuracy);
+  line.add("pairs", m.pairs);
 }
 
 }  // namespace
 
+double EvaluationMetrics::perplexity() const { return std::exp(loss); }
+
 std::string toJson(const StepMetrics& m) {
-  Json line{{"step", m.step},
-            {"tokens", m.tokens},
-            {"loss", number(m.loss)},
-            {"learning_rate", number(m.learningRate)},
-            {"gradient_norm", number(m.gradientNorm)},
-            {"step_seconds", number(m.stepSeconds)},
-            {"compute_seconds", number(m.computeSeconds)},
-            {"wait_seconds", number(m.waitSeconds)},
-            {"communication_seconds", number(m.communicationSeconds)},
-            {"data_seconds", number(m.dataSeconds)},
-            {"checkpoint_seconds", number(m.checkpointSeconds)},
-            {"tokens_per_second", number(m.tokensPerSecond)},
-            {"model_flops_per_second", number(m.modelFlopsPerSecond)},
-            {"mfu", number(m.mfu)},
-            {"matrix_rate_share", number(m.matrixRateShare)},
-            {"peak_memory_bytes", m.peakMemoryBytes},
-            {"loss_scale", number(m.lossScale)},
-            {"skipped", m.skipped}};
+  JsonLine line;
+  line.add("step", m.step);
+  line.add("tokens", m.tokens);
+  line.add("loss", m.loss);
+  line.add("learning_rate", m.learningRate);
+  line.add("gradient_norm", m.gradientNorm);
+  line.add("step_seconds", m.stepSeconds);
+  line.add("compute_seconds", m.computeSeconds);
+  line.add("wait_seconds", m.waitSeconds);
+  line.add("communication_seconds", m.communicationSeconds);
+  line.add("data_seconds", m.dataSeconds);
+  line.add("checkpoint_seconds", m.checkpointSeconds);
+  line.add("tokens_per_second", m.tokensPerSecond);
+  line.add("model_flops_per_second", m.modelFlopsPerSecond);
+  line.add("mfu", m.mfu);
+  line.add("matrix_rate_share", m.matrixRateShare);
+  line.add("peak_memory_bytes", m.peakMemoryBytes);
+  line.add("loss_scale", m.lossScale);
+  line.add("skipped", m.skipped);
   if (m.powerWatts) {
-    line["power_watts"] = rounded(*m.powerWatts);
-    line["tokens_per_joule"] = rounded(m.tokensPerSecond / *m.powerWatts);
+    line.addRounded("power_watts", *m.powerWatts);
+    line.addRounded("tokens_per_joule", m.tokensPerSecond / *m.powerWatts);
   }
   if (m.preference) addPreference(line, *m.preference);
-  for (const auto& [group, norm] : m.gradientNormGroups) line["gradient_norm_groups"][group] = rounded(norm);
+  if (!m.gradientNormGroups.empty()) {
+    line.beginObject("gradient_norm_groups");
+    for (const auto& [group, norm] : m.gradientNormGroups) line.addRounded(group, norm);
+    line.endObject();
+  }
   addRanks(line, m.ranks);
-  if (!m.straggler.empty()) line["straggler"] = m.straggler;
-  return line.dump();
+  if (!m.straggler.empty()) line.addText("straggler", m.straggler);
+  return line.take();
 }
 
 std::string toJson(const EvaluationMetrics& m) {
+  JsonLine line;
+  line.add("step", m.step);
+  line.addText("evaluation", m.evaluation);
+  line.add("loss", m.loss);
   if (m.preference) {
-    Json line{{"step", m.step}, {"evaluation", m.evaluation}, {"loss", number(m.loss)}};
     addPreference(line, *m.preference);
-    return line.dump();
+  } else {
+    line.add("perplexity", m.perplexity());
+    line.add("bits_per_byte", m.bitsPerByte);
+    line.add("tokens", m.tokens);
   }
-  return Json{{"step", m.step},
-              {"evaluation", m.evaluation},
-              {"loss", number(m.loss)},
-              {"perplexity", number(m.perplexity())},
-              {"bits_per_byte", number(m.bitsPerByte)},
-              {"tokens", m.tokens}}
-      .dump();
+  return line.take();
 }
 
 std::string linesUpTo(std::string_view text, std::int64_t step, std::int64_t evaluatedStep) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <limits>
 
 #include "common/base/units.h"
 #include "common/telemetry/device_sensors.h"
@@ -12,12 +13,11 @@ namespace {
 
 constexpr std::size_t windowSteps = 16;  // a finding stands within 20 steps
 constexpr double slower = 1.1;           // than the others, to be named
-constexpr double leastCost = 0.05;       // of a step: less is not worth a word
+constexpr double leastCost = 0.05;       // of a step: less is not worth a word, nor is negligibleSeconds
 constexpr double slowDataShare = 0.1;    // of a step, spent on reading by one rank and not by the others
 constexpr double slowNetworkShare = 0.5;
 constexpr double slowNetworkRate = 100e6;  // bytes per second: what a link of 1 Gbit/s carries
-constexpr double slowNetworkSeconds = 0.02;
-constexpr double leastExchange = 4e6;  // bytes in a step: the rate of less is that of starting it
+constexpr double leastExchange = 4e6;  // bytes in a step: the rate of less is that of starting it; takes 40 ms if slow
 constexpr double busyByOthers = 0.1;   // of the host's processors
 constexpr double stolen = 0.05;
 constexpr double lowClock = 0.9;  // of the others'
@@ -75,7 +75,7 @@ class Window {
 
   std::optional<Straggler> slowData() const {
     const std::optional<Outlier> slow = outlier(&RankReport::dataSeconds, 2);
-    if (!slow || slow->own < slowDataShare * stepSeconds_) return std::nullopt;
+    if (!slow || slow->own < slowDataShare * stepSeconds_ || !matters(*slow)) return std::nullopt;
     return finding(Holdup::data, *slow,
                    name(slow->rank) + " waits " + written(100 * slow->own / stepSeconds_, "%.0f %%") +
                        " of each step for its data");
@@ -83,7 +83,7 @@ class Window {
 
   std::optional<Straggler> slowComputing() const {
     const std::optional<Outlier> slow = outlier(&RankReport::computeSeconds, slower);
-    if (!slow || slow->own - slow->others < leastCost * stepSeconds_) return std::nullopt;
+    if (!slow || !matters(*slow)) return std::nullopt;
     const std::string busy = isDeviceSlow(slow->rank) ? "" : whyHostIsBusy(slow->rank);
     std::string text = name(slow->rank) + " computes at " + written(slow->others / slow->own, "%.2f x") +
                        state(last(slow->rank)) + (busy.empty() ? "" : ": its host is busy, " + busy);
@@ -97,8 +97,7 @@ class Window {
       own.push_back(std::ranges::min(step, {}, &RankReport::communicationSeconds).communicationSeconds);
     }
     const double seconds = median(own), rate = exchangedBytes_ / seconds;
-    const bool isMeasured = exchangedBytes_ >= leastExchange && seconds >= slowNetworkSeconds;
-    if (!isMeasured || seconds < slowNetworkShare * stepSeconds_ || rate > slowNetworkRate) {
+    if (exchangedBytes_ < leastExchange || seconds < slowNetworkShare * stepSeconds_ || rate > slowNetworkRate) {
       return std::nullopt;
     }
     return Straggler{.cause = Holdup::network,
@@ -129,17 +128,27 @@ class Window {
     return found;
   }
 
-  // The rank with the largest median, when nearly all of its steps are slower than nearly all of the others'.
+  // The rank with the largest median, when nearly all of its steps are slower than nearly all of the others'. Of many
+  // ranks' steps that takes longer to find out than that there is none, as in nearly all steps: then no other rank's
+  // median can be so far below.
   std::optional<Outlier> outlier(Value value, double factor) const {
     Outlier worst;
+    double least = std::numeric_limits<double>::infinity();
     for (int rank = 0; rank < ranks(); ++rank) {
       const double own = median(values(rank, value));
+      least = std::min(least, own);
       if (worst.rank < 0 || own > worst.own) worst = {rank, own, 0};
     }
+    const double quickest = quantile(values(worst.rank, value), 0.2);
+    if (quickest <= factor * least) return std::nullopt;
     const std::vector<double> others = valuesOfOthers(worst.rank, value);
     worst.others = median(others);
-    const bool apart = quantile(values(worst.rank, value), 0.2) > factor * quantile(others, 0.8);
-    return apart ? std::optional(worst) : std::nullopt;
+    return quickest > factor * quantile(others, 0.8) ? std::optional(worst) : std::nullopt;
+  }
+
+  // What it costs all ranks is worth a word.
+  bool matters(const Outlier& slow) const {
+    return slow.own - slow.others >= std::max(negligibleSeconds, leastCost * stepSeconds_);
   }
 
   // With ranks of one pace the job would run at 1; without this one, on as many less.

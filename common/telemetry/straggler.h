@@ -35,6 +35,10 @@ struct RankReport {
 };
 constexpr std::int64_t numbersOfReport = sizeof(RankReport) / sizeof(double);
 
+// Of a step. A share alone misleads where steps are tiny: a thread that is woken up some tenths of a millisecond later
+// than another's is a tenth of a step of 2.5 ms. This is what a scheduler gives another thread at a time.
+constexpr double negligibleSeconds = 0.003;
+
 enum class Holdup { device, host, data, network };
 
 struct Straggler {

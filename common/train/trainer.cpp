@@ -12,8 +12,8 @@
 #include "common/checkpoint/chat_template.h"
 #include "common/model/transformer.h"
 #include "common/runtime/matrix_rate.h"
+#include "common/sharding/data_parallel.h"
 #include "common/telemetry/device_limits.h"
-#include "common/telemetry/report.h"
 #include "common/train/model_state.h"
 #include "common/train/quantised_weights.h"
 
@@ -149,8 +149,24 @@ double modelFlopsPerToken(const model::Configuration& configuration, std::int64_
   return 6.0 * static_cast<double>(parameters) + attention * static_cast<double>(sequenceLength);
 }
 
+std::unique_ptr<checkpoint::RunLock> takeRunFolder(comm::Communicator& communicator, const TrainOptions& options) {
+  std::unique_ptr<checkpoint::RunLock> lock;
+  comm::agreeOn(communicator, [&] {
+    if (communicator.rank() == 0) base::createFolders(options.output);
+  });
+  comm::agreeOn(communicator, [&] {
+    if (options.resume == "never" && holdsSteps(options.output)) {
+      throw Error(ErrorKind::usage,
+                  "'" + options.output.string() +
+                      "' holds a run already; choose another --output, or --resume auto to go on with it");
+    }
+    if (communicator.rank() == 0) lock = std::make_unique<checkpoint::RunLock>(options.output);
+  });
+  return lock;
+}
+
 Trainer::Trainer(comm::Communicator& communicator, const Device& device, TrainOptions options,
-                 std::string runDescription)
+                 std::string runDescription, std::unique_ptr<checkpoint::RunLock> lock)
     : communicator_(communicator),
       device_(device),
       options_(std::move(options)),
@@ -178,7 +194,7 @@ Trainer::Trainer(comm::Communicator& communicator, const Device& device, TrainOp
     if (options_.steps == 0) options_.steps = (options_.epochs * data_->rowCount() + shape_.rows - 1) / shape_.rows;
     options_.schedule.steps = options_.steps;
   });
-  openRunFolder();
+  openRunFolder(std::move(lock));
   takeMemory();
   if (options_.profile) step_->profileInto(&profile_);
   if (options_.cudaGraphs && device_.backend.isHostMemory()) {
@@ -216,9 +232,9 @@ void Trainer::watchHealth() {
   const double sum = comm::allReduceScalar(communicator_, peak.value_or(0));
   if (least > 0) peakFlops_ = sum;
   if (!options_.telemetry) return;
-  const double ranks = communicator_.size();
-  const double bytes = 2 * (ranks - 1) / ranks * static_cast<double>(parameterCount()) * 4;
   const sharding::Grid grid = gridOf(options_, communicator_.size());
+  const double bytes = sharding::parameterExchangeBytes(grid, step_->parameters().layout().count(), options_.storage,
+                                                        shape_.microBatches);
   const bool equalWork = grid.pipeline == 1 && grid.context == 1;  // later parts of a row attend to more
   health_ = std::make_unique<telemetry::RunHealth>(communicator_, std::move(sensors.sensors), bytes, equalWork);
 }
@@ -255,6 +271,7 @@ void Trainer::openData() {
     throw Error(ErrorKind::badData, "the training data holds no two tokens: there is nothing to learn");
   for (std::int64_t i = 0; i < data_->datasetCount(); ++i) tellOfPacking(data_->dataset(i), data_->rows(i));
   for (const std::string& path : options_.validation) validation_.push_back(std::make_unique<data::Dataset>(path));
+  validationNames_ = data::distinctNames(options_.validation);
 }
 
 void Trainer::checkFit(const std::string& tokenizerOfBase) const {
@@ -284,19 +301,12 @@ void Trainer::checkFit(const std::string& tokenizerOfBase) const {
   }
 }
 
-void Trainer::openRunFolder() {
+void Trainer::openRunFolder(std::unique_ptr<checkpoint::RunLock> lock) {
+  const bool isTaken = comm::allReduceScalar(communicator_, std::int64_t{lock != nullptr}) > 0;
+  if (!isTaken) lock = takeRunFolder(communicator_, options_);
+  writer_ = std::make_unique<checkpoint::Writer>(communicator_, options_.output, options_.keep, std::move(lock));
   comm::agreeOn(communicator_, [&] {
-    if (communicator_.rank() == 0) base::createFolders(options_.output);
-  });
-  writer_ = std::make_unique<checkpoint::Writer>(communicator_, options_.output, options_.keep);
-  comm::agreeOn(communicator_, [&] {
-    if (options_.resume == "never" && holdsSteps(options_.output)) {
-      throw Error(ErrorKind::usage,
-                  "'" + options_.output.string() +
-                      "' holds a run already; choose another --output, or --resume auto to go on with it");
-    }
-    if (communicator_.rank() != 0) return;
-    metrics_.emplace(options_.output / "metrics.jsonl");
+    if (communicator_.rank() == 0) metrics_.emplace(options_.output / "metrics.jsonl");
   });
 }
 
@@ -475,7 +485,7 @@ int Trainer::run() {
   }
   if (options_.keepBest && bestStep_ >= 0) {
     TANDEM_LOG(info) << "the best step was " << bestStep_ << ", with a loss of " << bestLoss_ << " on "
-                     << validation_.front()->path().filename().string() << ": "
+                     << validationNames_.front() << ": "
                      << (holdsStep(bestStep_) ? "'" + (options_.output / "best").string() + "'"
                                               : "in the folder that this run goes on from");
   }
@@ -669,22 +679,21 @@ void Trainer::evaluateAll() {
 }
 
 telemetry::EvaluationMetrics Trainer::lossOn(std::size_t validation) {
-  const data::Dataset& dataset = *validation_[validation];
   const EvaluationResult result =
-      evaluator_->evaluate(dataset, options_.crossDocuments, options_.evaluateTokens, communicator_);
+      evaluator_->evaluate(*validation_[validation], options_.crossDocuments, options_.evaluateTokens, communicator_);
   return {.step = progress_.step,
-          .evaluation = dataset.path().filename().string(),
+          .evaluation = validationNames_[validation],
           .loss = result.loss,
           .bitsPerByte = result.bitsPerByte,
           .tokens = result.targets};
 }
 
 telemetry::EvaluationMetrics Trainer::preferenceOn(std::size_t validation) {
-  const data::Dataset& dataset = *validation_[validation];
-  const PreferenceSums sums = sumOfPairs(*options_.preference, evaluator_->logProbabilities(dataset, communicator_),
-                                         validationReference_[validation]);
+  const PreferenceSums sums =
+      sumOfPairs(*options_.preference, evaluator_->logProbabilities(*validation_[validation], communicator_),
+                 validationReference_[validation]);
   return {.step = progress_.step,
-          .evaluation = dataset.path().filename().string(),
+          .evaluation = validationNames_[validation],
           .loss = sums.meanLoss(),
           .preference = sums.means()};
 }
@@ -788,16 +797,14 @@ void Trainer::save() {
       .companions = checkpoint::withChatTemplate(companions_, data_->dataset(0).description().chatTemplate)};
   writer_->save(metadata, localTensors(step_->parameters(), step_->optimizer()), copyFrom(device_));
   savedStep_ = progress_.step;
-  if (Clock::now() - lastReport_ > std::chrono::minutes(1)) {  // it reads all that was recorded
-    writeReport();
-    lastReport_ = Clock::now();
-  }
+  if (reportPace_.isDue(Clock::now())) writeReport();
   checkpointSeconds_ += secondsSince(start);
 }
 
 // A page that cannot be written is no reason to end a run.
-void Trainer::writeReport() const {
+void Trainer::writeReport() {
   if (!metrics_) return;
+  const Clock::time_point begin = Clock::now();
   try {
     const std::string metrics = base::readFile(options_.output / "metrics.jsonl");
     const std::string events = base::readFile(options_.output / "events.jsonl");
@@ -806,6 +813,7 @@ void Trainer::writeReport() const {
   } catch (const Error& error) {
     TANDEM_LOG(warning) << "report.html was not written: " << error.message();
   }
+  reportPace_.wrote(begin, Clock::now());
 }
 
 }  // namespace tandem::train

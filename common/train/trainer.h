@@ -16,6 +16,7 @@
 #include "common/telemetry/event_log.h"
 #include "common/telemetry/loss_watch.h"
 #include "common/telemetry/metrics.h"
+#include "common/telemetry/report.h"
 #include "common/telemetry/run_health.h"
 #include "common/train/adapters.h"
 #include "common/train/loss_evaluator.h"
@@ -25,11 +26,17 @@
 
 namespace tandem::train {
 
+// Takes the folder of a run, for whoever has to write into it before the run begins: makes it, and locks it. Refuses
+// one that is in use, or that holds a run where --resume never says that it must not. Collective; rank 0 gets the lock.
+std::unique_ptr<checkpoint::RunLock> takeRunFolder(comm::Communicator& communicator, const TrainOptions& options);
+
 class Trainer {
  public:
   // `runDescription` is the JSON that run.json holds: options as used, build, hosts. Opens everything, and restores the
-  // newest checkpoint when asked. Collective; throws what is wrong with the input on every rank.
-  Trainer(comm::Communicator& communicator, const Device& device, TrainOptions options, std::string runDescription);
+  // newest checkpoint when asked. `lock` is of takeRunFolder, where that was called before. Collective; throws what is
+  // wrong with the input on every rank.
+  Trainer(comm::Communicator& communicator, const Device& device, TrainOptions options, std::string runDescription,
+          std::unique_ptr<checkpoint::RunLock> lock = nullptr);
   ~Trainer();
 
   // Trains up to options.steps. Returns 0, or 75 when it stopped early after a complete checkpoint.
@@ -52,7 +59,7 @@ class Trainer {
   void openData();
   void checkFit(const std::string& tokenizerOfBase) const;
   std::int64_t parameterCount() const;  // of the whole model
-  void openRunFolder();
+  void openRunFolder(std::unique_ptr<checkpoint::RunLock> lock);
   void resumeOrInitialise();
   std::unique_ptr<checkpoint::ModelSource> openBase();
   void beginAnew(const checkpoint::ModelSource* base);
@@ -76,7 +83,7 @@ class Trainer {
   void tellOf(const telemetry::EvaluationMetrics& metrics);
   void writeSamples();
   void save();
-  void writeReport() const;
+  void writeReport();
   void noteBest(double loss);
   bool holdsStep(std::int64_t step) const;
   void saveBest();
@@ -95,7 +102,8 @@ class Trainer {
   BatchShape shape_;
   std::unique_ptr<data::TrainingData> data_;
   std::vector<std::unique_ptr<data::Dataset>> validation_;
-  LogProbabilities validationReference_;  // where pairs are learned
+  std::vector<std::string> validationNames_;  // by which their evaluations are recorded
+  LogProbabilities validationReference_;      // where pairs are learned
   std::unique_ptr<TrainingStep> step_;
   std::unique_ptr<LossEvaluator> evaluator_;
   std::unique_ptr<checkpoint::Writer> writer_;
@@ -129,7 +137,7 @@ class Trainer {
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
   std::chrono::steady_clock::time_point firstStepEnd_{}, lastStepEnd_{};  // of this process
   std::chrono::steady_clock::time_point lastLine_{};
-  std::chrono::steady_clock::time_point lastReport_{};
+  telemetry::ReportPace reportPace_;
 };
 
 // The parameters of a finetuning with adapters, those that are frozen counted by two thirds: they have no gradients of

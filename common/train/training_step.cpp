@@ -186,6 +186,7 @@ StepResult TrainingStep::run(const data::Batch& rows, std::int64_t step, double 
   const float gradScale =
       result.targets > 0 ? static_cast<float>(lossScale) / static_cast<float>(result.targets) : 0.0f;
   lossSum_ = 0;
+  takeSecondsWaited();  // between the steps
   PreferenceSums pairs;
   if (options_.preference) pairs = weighPairs(batch, lossScale);
   for (const sharding::StageTask& task :
@@ -197,7 +198,7 @@ StepResult TrainingStep::run(const data::Batch& rows, std::int64_t step, double 
     }
   }
   for (const auto& slot : slots_) slot->activations->waitForSends();
-  result.communicationSeconds = arrival_.takeSecondsWaited();
+  result.communicationSeconds = takeSecondsWaited();
   result.computeSeconds = secondsSince(start) - result.communicationSeconds;
 
   start = Clock::now();
@@ -224,7 +225,9 @@ StepResult TrainingStep::run(const data::Batch& rows, std::int64_t step, double 
     return result;
   }
   if (scaler_) scaler_->stepWasGood();
+  start = Clock::now();
   settle();  // what no node of this rank's program reads
+  result.communicationSeconds += secondsSince(start);
   const bool clips = options_.clipNorm > 0 && result.gradientNorm > options_.clipNorm;
   start = Clock::now();
   optimizer_->update(learningRate, (clips ? options_.clipNorm / result.gradientNorm : 1.0) / lossScale, step);
@@ -237,6 +240,13 @@ StepResult TrainingStep::run(const data::Batch& rows, std::int64_t step, double 
   }
   result.communicationSeconds += secondsSince(start);
   return result;
+}
+
+// Since the last call, for gradients and weights that ranks which hold the same share out.
+double TrainingStep::takeSecondsWaited() {
+  double seconds = arrival_.takeSecondsWaited() + exchange_->takeSecondsWaited();
+  for (const auto& slot : slots_) seconds += slot->weights ? slot->weights->takeSecondsWaited() : 0;
+  return seconds;
 }
 
 // Gradients are exchanged as they become complete: in the last micro batch, or in each where nobody keeps them whole.

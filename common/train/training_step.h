@@ -89,6 +89,7 @@ class TrainingStep {
   void runForward(const data::Batch& batch, std::int64_t index, float gradScale);
   void runBackward(std::int64_t index);
   runtime::Collectives* collectivesOf(std::int64_t index);
+  double takeSecondsWaited();
   Slot& slotOf(std::int64_t index) { return *slots_[static_cast<std::size_t>(index) % slots_.size()]; }
 
   const TrainOptions& options_;

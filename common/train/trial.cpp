@@ -1,13 +1,13 @@
 #include "common/train/trial.h"
 
 #include <algorithm>
-#include <cmath>
+#include <functional>
 #include <nlohmann/json.hpp>
-#include <sstream>
 #include <vector>
 
 #include "common/base/files.h"
 #include "common/base/units.h"
+#include "common/telemetry/run_record.h"
 #include "common/train/trainer.h"
 
 namespace tandem::train {
@@ -18,29 +18,16 @@ using nlohmann::json;
 // The first steps choose algorithms and touch memory for the first time.
 constexpr std::size_t stepsToSettle = 3;
 
-double median(std::vector<double> values) {
-  if (values.empty()) return 0;
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::ranges::nth_element(values, middle);
-  return *middle;
+std::vector<json> settled(std::vector<json> steps) {
+  const std::size_t first = std::min(stepsToSettle, steps.size() - 1);
+  steps.erase(steps.begin(), steps.begin() + static_cast<std::ptrdiff_t>(first));
+  return steps;
 }
 
-std::vector<json> stepLines(const std::string& metrics) {
-  std::vector<json> lines;
-  std::istringstream text(metrics);
-  for (std::string line; std::getline(text, line);) {
-    json record = json::parse(line);
-    if (record.contains("step_seconds")) lines.push_back(std::move(record));
-  }
-  return lines;
-}
-
-double medianOf(const std::vector<json>& lines, const char* name) {
-  std::vector<double> values;
-  for (std::size_t i = std::min(stepsToSettle, lines.size() - 1); i < lines.size(); ++i) {
-    if (lines[i].at(name).is_number()) values.push_back(lines[i].at(name));
-  }
-  return median(values);
+// 0 where no step tells.
+double medianOf(const std::vector<json>& steps, const char* name) {
+  const std::vector<double> values = telemetry::valuesOf(steps, name);
+  return values.empty() ? 0 : telemetry::median(values);
 }
 
 std::int64_t checkpointsOf(const TrainOptions& options) {
@@ -86,30 +73,27 @@ void addEnergy(comm::Communicator& world, const telemetry::HealthSummary& health
 
 telemetry::TrialFacts trialFacts(const std::string& metrics, const TrainOptions& options, const TrialOptions& trial,
                                  int ranks) {
-  const std::vector<json> lines = stepLines(metrics);
-  telemetry::TrialFacts facts{.steps = static_cast<std::int64_t>(lines.size()), .stepsOfTheRun = options.steps};
-  if (lines.empty()) return facts;
-  std::vector<double> seconds, saves;
-  for (const json& line : lines) {
-    facts.finite = facts.finite && !line.at("skipped").get<bool>();
-    saves.push_back(line.at("checkpoint_seconds"));
-  }
-  for (std::size_t i = std::min(stepsToSettle, lines.size() - 1); i < lines.size(); ++i) {
-    seconds.push_back(lines[i].at("step_seconds").get<double>() - lines[i].at("checkpoint_seconds").get<double>());
-  }
-  facts.stepSeconds = median(seconds);
-  facts.waitShare = medianOf(lines, "wait_seconds") / facts.stepSeconds;
-  facts.communicationShare = medianOf(lines, "communication_seconds") / facts.stepSeconds;
-  facts.dataShare = medianOf(lines, "data_seconds") / facts.stepSeconds;
+  const std::vector<json> steps = telemetry::readRecord(metrics, "").steps;
+  telemetry::TrialFacts facts{.steps = static_cast<std::int64_t>(steps.size()), .stepsOfTheRun = options.steps};
+  if (steps.empty()) return facts;
+  facts.finite = std::ranges::none_of(steps, [](const json& step) { return step.at("skipped").get<bool>(); });
+  facts.checkpointSeconds = std::ranges::max(telemetry::valuesOf(steps, "checkpoint_seconds"));
+  const std::vector<json> usual = settled(steps);
+  std::vector<double> seconds = telemetry::valuesOf(usual, "step_seconds");
+  const std::vector<double> saves = telemetry::valuesOf(usual, "checkpoint_seconds");
+  std::ranges::transform(seconds, saves, seconds.begin(), std::minus());
+  facts.stepSeconds = telemetry::median(seconds);
+  facts.waitShare = medianOf(usual, "wait_seconds") / facts.stepSeconds;
+  facts.communicationShare = medianOf(usual, "communication_seconds") / facts.stepSeconds;
+  facts.dataShare = medianOf(usual, "data_seconds") / facts.stepSeconds;
   facts.tokensPerSecond = static_cast<double>(options.batchTokens) / facts.stepSeconds;
-  facts.modelFlopsPerSecond = medianOf(lines, "model_flops_per_second");
-  facts.checkpointSeconds = std::ranges::max(saves);
+  facts.modelFlopsPerSecond = medianOf(usual, "model_flops_per_second");
   facts.checkpoints = checkpointsOf(options);
   if (trial.peakFlops) {
     facts.mfu = facts.modelFlopsPerSecond / (*trial.peakFlops * ranks);
     facts.mfuOf = base::formatFlops(*trial.peakFlops) + "/s a device (" + trial.peakSource + ")";
   } else {
-    facts.mfu = medianOf(lines, "matrix_rate_share");
+    facts.mfu = medianOf(usual, "matrix_rate_share");
     facts.mfuOf = "the rate that matrix products reach here (no peak is known)";
   }
   return facts;

@@ -6,7 +6,8 @@
 #
 #   --dry-run      prints the commands instead
 #   --from STAGE   begins with preflight, pretrain, finetune, evaluate or convert
-#   --seeds LIST   a chain for each seed (1,2,3 or 1-8), one after the other, in seed-N of the run folder
+#   --seeds LIST   a chain for each seed (1,2,3 or 1-8), one after the other, in seed-N of the run folder, after the tokens
+#                  for all of them
 #
 # shellcheck source-path=SCRIPTDIR
 set -euo pipefail
@@ -61,13 +62,19 @@ run_stage() { # NAME
     ((code == 0)) || { echo "chain.sh: $1 ended with exit code $code" >&2; exit "$code"; }
 }
 
+do_stage() { # NAME
+    if [[ -n $dry_run ]]; then
+        echo "${TANDEM_RECIPE:+TANDEM_RECIPE=$TANDEM_RECIPE }${TANDEM_SEED:+TANDEM_SEED=$TANDEM_SEED }$here/$1.sh $profile"
+    else
+        run_stage "$1"
+    fi
+}
+
+if [[ ${stages[0]} == tokenize ]]; then
+    do_stage tokenize # once, whatever the seeds
+    stages=("${stages[@]:1}")
+fi
 for seed in "${seeds[@]}"; do
     [[ -z $seed ]] || export TANDEM_SEED=$seed
-    for name in "${stages[@]}"; do
-        if [[ -n $dry_run ]]; then
-            echo "${TANDEM_RECIPE:+TANDEM_RECIPE=$TANDEM_RECIPE }${seed:+TANDEM_SEED=$seed }$here/$name.sh $profile"
-        else
-            run_stage "$name"
-        fi
-    done
+    for name in "${stages[@]}"; do do_stage "$name"; done
 done

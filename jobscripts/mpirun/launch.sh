@@ -75,7 +75,11 @@ stop_asked=
 launched=
 stop_signal=
 
+# What a caller has to do at once when it is told to stop, by a signal of that name.
+at_stop() { :; }
+
 pass_on_stop() {
+    at_stop "$1"
     if [[ -n $launched ]]; then
         # mpirun passes USR1 on to its ranks.
         if [[ -z $stop_asked || $1 == USR1 ]]; then

@@ -57,6 +57,9 @@ default_settings() {
     max_restarts=3
 
     # Slurm
+    # Where nodes are lost, a job goes on with those that are left, down to so many: on fewer ranks, so no --shard that
+    # counts them all. Empty: it waits until there are as many as nodes again.
+    least_nodes=
     partition=            # empty: the site's default
     account=
     tokenize_time=04:00:00 # time limits of the jobs, as Slurm writes them
@@ -104,6 +107,9 @@ read_profile() {
     done < <(compgen -v | grep -vxE '_|name|known|exported|PIPESTATUS|BASH_.*|FUNCNAME|LINENO')
 
     demand_number nodes ranks_per_node threads watchdog keepalive_time keepalive_interval keepalive_probes seconds_to_end stop_margin
+    least_nodes=${least_nodes:-$nodes}
+    demand_number least_nodes
+    ((least_nodes <= nodes)) || profile_error "least_nodes is $least_nodes, and nodes is $nodes"
     [[ $preflight_policy =~ ^(stop|warn|off)$ ]] ||
         profile_error "preflight_policy is '$preflight_policy'; it can be stop, warn or off"
     [[ $max_restarts =~ ^[0-9]+$ ]] || profile_error "max_restarts is '$max_restarts'; it must be a whole number"
@@ -127,8 +133,9 @@ take_submission() {
     finetune_options+=(--seed "$TANDEM_SEED")
 }
 
-# Nodes that runs are not to be put on.
-bad_nodes() { cut -d ' ' -f 1 "$data/bad-nodes" | sort -u; }
+# Nodes that runs are not to be put on, a line each: of the lines of bad-nodes the first words. People strike lines out, by
+# a # in front too.
+bad_nodes() { [[ ! -f $data/bad-nodes ]] || awk '!/^[[:space:]]*(#|$)/ { print $1 }' "$data/bad-nodes" | sort -u; }
 
 # What launch needs to know of it.
 use_profile() {

@@ -55,24 +55,25 @@ if [[ -n $seeds && -z $dry_run ]]; then
     while read -r seed; do mkdir -p "$run/seed-$seed"; done < <(list_seeds "$seeds")
 fi
 
+log_folder=${run//%/%%} # a % alone is a pattern to sbatch
 for stage in "${stages[@]}"; do
     # shellcheck disable=SC2154  # the settings come from read_profile
     [[ $stage != convert || ${#exports[@]} -gt 0 ]] || continue # nothing to make
     time=${stage}_time
+    # By the environment, as a list in --export would be parted at the commas of a path.
     # shellcheck disable=SC2154  # the settings come from read_profile
-    environment=ALL,TANDEM_FOLDER=$PWD${TANDEM_RECIPE:+,TANDEM_RECIPE=$TANDEM_RECIPE}
-    command=(sbatch --parsable --nodes="$nodes" --ntasks-per-node="$ranks_per_node" --cpus-per-task="$threads"
-        --time="${!time}" --export="$environment")
+    command=(env TANDEM_FOLDER="$PWD" ${TANDEM_RECIPE:+TANDEM_RECIPE="$TANDEM_RECIPE"} sbatch --parsable --export=ALL
+        --nodes="$nodes" --ntasks-per-node="$ranks_per_node" --cpus-per-task="$threads" --time="${!time}")
     has_seeds=
     [[ -z $seeds || $stage == tokenize ]] || has_seeds=1
     if [[ -n $has_seeds ]]; then
-        command+=(--array="$seeds" --output="$run/seed-%a/%x-%A.log")
+        command+=(--array="$seeds" --output="$log_folder/seed-%a/%x-%A.log")
     else
-        command+=(--output="$run/%x-%j.log")
+        command+=(--output="$log_folder/%x-%j.log")
     fi
     [[ -z $partition ]] || command+=(--partition="$partition")
     [[ -z $account ]] || command+=(--account="$account")
-    [[ ! -s $data/bad-nodes ]] || command+=(--exclude="$(bad_nodes | paste -sd,)")
+    [[ -z $(bad_nodes) ]] || command+=(--exclude="$(bad_nodes | paste -sd,)")
     # afterok: once that job has succeeded, aftercorr: once its task of the same number has; kill-on-invalid-dep: once it
     # cannot any more, this one is cancelled.
     after=afterok

@@ -17,6 +17,9 @@
 # job again, ending this script. Or the surviving ranks end first: a script that left now would make the job FAILED. So
 # it stays until Slurm has noticed: then the requeued job is not put on the lost node either.
 #
+# A job that may go on with fewer nodes (least_nodes) is told to wait for no more than there are, whenever it goes back into
+# the queue. Only where the node is lost that this script ran on, nobody is left to tell Slurm so.
+#
 # stages.sh's may_start ends it all when restarts bring no newer checkpoint.
 #
 # shellcheck disable=SC2154  # the settings come from read_profile
@@ -64,6 +67,7 @@ queue_again() {
     trap '' TERM # there is something left to do while Slurm ends this script
     scontrol requeue "$job" || return
     leave_out_bad_nodes
+    fit_to_sound_nodes "$job" "$SLURM_JOB_NUM_NODES"
     trap - TERM
     sleep 60 & # Slurm ends this script now
     wait $!
@@ -72,25 +76,61 @@ queue_again() {
 # The run folder's bad-nodes (one for all seeds), a line a node: its name, and why later starts are not to be put on it.
 # For people to strike out again.
 note_bad_node() { # NODE REASON
-    [[ ! -f $data/bad-nodes ]] || ! grep -q "^$1 " "$data/bad-nodes" || return 0
+    ! grep -qxF -- "$1" <<<"$(bad_nodes)" || return 0
     echo "$1 $(date '+%F %T') job $job: $2" >>"$data/bad-nodes"
     say "node $1 will be left out: $2"
 }
 
 # Slurm takes this only of a job that waits.
 leave_out_bad_nodes() {
-    [[ -s $data/bad-nodes ]] || return 0
+    [[ -n $(bad_nodes) ]] || return 0
     scontrol update jobid="$job" excnodelist="$(bad_nodes | paste -sd,)" ||
         say "the nodes in $data/bad-nodes could not be left out"
+}
+
+# Nodes of the partition that Slurm takes for sound and that are not to be left out.
+sound_nodes() {
+    sinfo --noheader --Node --partition="$SLURM_JOB_PARTITION" --format='%N %T' |
+        awk '$2 !~ /down|drain|fail|maint|unknown|[*]/ { print $1 }' | sort -u | grep -vxF "$(bad_nodes)" || true
+}
+
+# fit_to_sound_nodes JOB NODES     has a job that waits for so many nodes wait for as many as are sound, from least_nodes to
+# all of them
+fit_to_sound_nodes() {
+    local sound
+    ((least_nodes < all_nodes)) || return 0
+    sound=$(sound_nodes | wc -l)
+    ((sound <= all_nodes)) || sound=$all_nodes
+    ((sound >= least_nodes && sound != $2)) || return 0
+    # Not of one that was cancelled.
+    scontrol update jobid="$1" numnodes="$sound" numtasks=$((sound * ranks_per_node)) 2>/dev/null || return 0
+    say "job $1 waits for $sound of $all_nodes nodes"
+}
+
+# The jobs that wait for this one to succeed.
+fit_those_that_wait() {
+    local id count
+    while read -r id count _; do fit_to_sound_nodes "$id" "$count"; done < <(
+        squeue --noheader --states=pending --format='%i %D %E' | grep -E ":${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}([^0-9]|\$)")
+}
+
+# Slurm has found a node to be lost: it ends this script, and has put the job back into the queue.
+at_stop() { # SIGNAL
+    [[ $1 != TERM ]] || fit_to_sound_nodes "$job" "$SLURM_JOB_NUM_NODES"
 }
 
 # False, with the reason, where too few nodes are left for the job ever to start again.
 enough_nodes_are_left() {
     local left
     left=$(sinfo --noheader --Node --partition="$SLURM_JOB_PARTITION" --format=%N | sort -u | grep -cvxF "$(bad_nodes)")
-    ((left < nodes)) || return 0
-    say "given up: without the nodes in $data/bad-nodes the partition has $left, and the run takes $nodes"
+    ((left < least_nodes)) || return 0
+    say "given up: without the nodes in $data/bad-nodes the partition has $left, and the run takes $least_nodes"
     return 1
+}
+
+# Whether lines name a node: alone, or with its domain. n1-ib is another name than n1.
+names_node() { # NODE < LINES
+    grep -E -- "(^|[^[:alnum:]._-])${1//./\\.}(\.[[:alnum:].-]*)?([^[:alnum:]._-]|\$)" >/dev/null
 }
 
 # Notes those nodes of the job that preflight's no-go lines name. False where it names none, or all of them: then there is
@@ -99,15 +139,16 @@ note_nodes_of_no_go() {
     local node own bad=()
     mapfile -t own < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
     for node in "${own[@]}"; do
-        ! grep -E '^ *no-go' "$run/preflight.txt" | grep -qw -- "$node" || bad+=("$node")
+        ! grep -E '^ *no-go' "$run/preflight.txt" | names_node "$node" || bad+=("$node")
     done
     ((${#bad[@]} > 0 && (${#bad[@]} < ${#own[@]} || ${#own[@]} == 1))) || return 1
     for node in "${bad[@]}"; do note_bad_node "$node" "preflight's no-go"; done
 }
 
-# The nodes of this turn. A job of chain.sh may have fewer than it was submitted with, where its owner has told Slurm so
-# (scontrol update jobid=ID numnodes=N numtasks=RANKS) for want of a node that is lost for good.
+# The nodes of this turn. A job of chain.sh may have fewer than it was submitted with, by least_nodes or because its owner
+# has told Slurm so (scontrol update jobid=ID numnodes=N numtasks=RANKS), for want of a node that is lost for good.
 take_nodes() { # STAGE
+    all_nodes=$nodes
     local least=$nodes tasks=${SLURM_NTASKS_PER_NODE:-1}
     [[ -z ${TANDEM_FOLDER:-} ]] || least=1
     ((SLURM_JOB_NUM_NODES >= least && SLURM_JOB_NUM_NODES <= nodes && tasks == ranks_per_node)) ||
@@ -140,8 +181,10 @@ run_job() {
     fi
     ((code != 0)) || "${stage}_stage" "$seconds" || code=$?
     trap '' USR1
-    trap - TERM INT HUP # Slurm may end this script now
+    trap - INT HUP
+    trap 'at_stop TERM; exit 143' TERM # Slurm may end this script now
     say "$stage ended with exit code $code, newest checkpoint: step $(newest_step)"
+    ((code != 0)) || fit_those_that_wait
     case $code in 0 | 2 | 3) exit "$code" ;; esac
     if ((code == 4)); then
         if ! note_nodes_of_no_go || ! enough_nodes_are_left; then exit 4; fi

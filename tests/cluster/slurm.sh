@@ -3,8 +3,8 @@
 #
 #   1  the chain tokenize -> pretrain -> evaluate; pretrain is queued again by its time limit, and all ends by itself
 #   2  a job that fails the same way again and again is given up, and the jobs that wait for it are cancelled
-#   3  a run is warned by USR1, then loses a node that Slurm notices first, then one that the ranks notice first; it goes
-#      on by itself each time, from its newest checkpoint, at last on the node that is left
+#   3  a run is warned by USR1, then loses a node that Slurm notices first, has it again, then loses it so that the ranks
+#      notice first; it goes on by itself each time, from its newest checkpoint, on the nodes that there are
 #   4  a job that is cancelled stays so
 #   5  a job submitted by hand works, but not with other resources than the profile's
 #   6  a node that preflight finds bad is left out from then on, and a job that then has too few is given up; runs of
@@ -79,6 +79,14 @@ expect_in_log() { # RUN STAGE TEXT
     grep -qF -- "$3" "$folder/$1/tandem-$2-${job[$2]}.log" || fail "the log of $2 does not say '$3'"
 }
 
+await_in_log() { # RUN STAGE TEXT SECONDS
+    local end=$((SECONDS + $4))
+    until grep -qF -- "$3" "$folder/$1/tandem-$2-${job[$2]}.log"; do
+        ((SECONDS < end)) || fail "the log of $2 does not say '$3'"
+        sleep 0.2
+    done
+}
+
 await_restart() { # STAGE TIMES SECONDS
     local end=$((SECONDS + $3))
     until [[ $(job_field "${job[$1]}" Restarts) == "$2" ]]; do
@@ -104,7 +112,7 @@ test_the_chain_finishes_by_itself_though_its_time_is_up() {
     # The first turn of pretrain lasts ten seconds or less, the later ones as long as they need.
     # shellcheck disable=SC2016  # for the profile
     echo '[[ ${SLURM_RESTART_COUNT:-0} -gt 0 ]] || { stop_margin=590; preflight_policy=off; }' >>"$folder/chain.env"
-    [[ $("$tree/jobscripts/slurm/chain.sh" --dry-run "$folder/chain.env" | grep -c '^sbatch .*sbatch ') == 3 ]] ||
+    [[ $("$tree/jobscripts/slurm/chain.sh" --dry-run "$folder/chain.env" | grep -c '^env .* sbatch .*sbatch ') == 3 ]] ||
         fail "--dry-run does not print three jobs"
     [[ -z $(squeue --noheader) ]] || fail "--dry-run has submitted jobs"
     submit "$folder/chain.env"
@@ -145,7 +153,8 @@ test_a_job_that_always_fails_is_given_up_and_those_after_it_are_cancelled() {
 }
 
 test_a_run_survives_a_warning_and_lost_nodes() {
-    make_profile nodes 400
+    make_profile nodes 600
+    echo least_nodes=1 >>"$folder/nodes.env"
     cp "$folder/chain"/{tokenizer.json,train.h5,val.h5} "$folder/nodes"
     submit --from pretrain "$folder/nodes.env"
 
@@ -157,26 +166,34 @@ test_a_run_survives_a_warning_and_lost_nodes() {
     await_saving_turn nodes 2 180
     scontrol update nodename=n2 state=down reason=test
     await_restart pretrain 2 90
-    scontrol update nodename=n2 state=resume
     expect_in_log nodes pretrain "DUE TO NODE FAILURE"
-    echo "passed: a run goes on after a node that Slurm noticed to be lost"
-
+    await_in_log nodes pretrain "job ${job[pretrain]} waits for 1 of 2 nodes" 10
     await_saving_turn nodes 3 180
-    expect_in_log nodes pretrain "pretrain on n[1-2], start 3,"
+    expect_in_log nodes pretrain "pretrain on n1, start 3,"
+    expect_in_log nodes pretrain "on 1 of 2 nodes"
+    echo "passed: a run goes on, on what is left, after a node that Slurm noticed to be lost"
+
+    scontrol update nodename=n2 state=resume
+    scancel --signal=USR1 --batch "${job[pretrain]}"
+    await_restart pretrain 3 90
+    await_in_log nodes pretrain "job ${job[pretrain]} waits for 2 of 2 nodes" 10
+    await_saving_turn nodes 4 180
+    expect_in_log nodes pretrain "pretrain on n[1-2], start 4,"
+    echo "passed: it has the node again once that is mended"
+
     crash_node "$folder/slurm" n2
     local run=("${job[pretrain]}" "${job[evaluate]}")
     test_a_cancelled_job_stays_cancelled
     job[pretrain]=${run[0]} job[evaluate]=${run[1]}
-    await_restart pretrain 3 180
+    await_restart pretrain 4 180
     expect_in_log nodes pretrain "node n2 is lost; waiting for Slurm to notice"
-    for stage in pretrain evaluate; do scontrol update jobid="${job[$stage]}" numnodes=1 numtasks=1; done
     for stage in pretrain evaluate; do
         wait_for_job "${job[$stage]}" COMPLETED 600 || fail "$stage did not complete"
     done
-    [[ $(job_field "${job[pretrain]}" Restarts) == 3 ]] || fail "pretrain was queued again more than three times"
-    expect_in_log nodes pretrain "on 1 of 2 nodes"
-    expect_in_log nodes pretrain "pretrain on n1, start 4,"
-    expect_every_step_once "$folder/nodes" 400
+    [[ $(job_field "${job[pretrain]}" Restarts) == 4 ]] || fail "pretrain was queued again more than four times"
+    expect_in_log nodes pretrain "pretrain on n1, start 5,"
+    expect_in_log nodes evaluate "evaluate on n1, start 1,"
+    expect_every_step_once "$folder/nodes" 600
     start_node "$folder/slurm" n2
     echo "passed: a run goes on, on what is left, after a node whose loss the ranks noticed first"
 }
@@ -232,10 +249,11 @@ exit 4
 PROGRAM
     chmod +x "$folder/suspicious/preflight"
     printf '%s\n' nodes=1 "bin=$folder/suspicious" preflight_policy=stop >>"$folder/seeds.env"
+    printf '%s\n' '' '# mended' '#n1 2026-01-01 00:00:00 job 7: it started no process' >"$folder/seeds/bad-nodes"
     cp "$folder/chain"/{tokenizer.json,train.h5,val.h5} "$folder/seeds"
     local submission=("$tree/jobscripts/submit.sh" --profile "$folder/seeds.env" --seeds 1-2)
     plan=$("${submission[@]}" --dry-run --recipe quickstart)
-    [[ $(grep -c '^sbatch ' <<<"$plan") == 3 && $(grep -c -- '--array=1' <<<"$plan") == 2 ]] ||
+    [[ $(grep -c ' sbatch --parsable ' <<<"$plan") == 3 && $(grep -c -- '--array=1' <<<"$plan") == 2 ]] ||
         fail "--dry-run: not the tokens once and an array for each later stage: $plan"
     [[ $plan == *TANDEM_RECIPE=*/quickstart.toml* && $plan == *afterok:*aftercorr:* ]] ||
         fail "--dry-run does not tell the recipe, or what waits for what: $plan"

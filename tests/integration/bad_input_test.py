@@ -81,6 +81,20 @@ class Options(BadInput):
         self.expect_refusal(USAGE, "Muon's momentum stays in fp32", ranks=(1,), optimizer="muon",
                             optimizer_states="bf16")
 
+    def test_options_that_another_one_leaves_without_effect(self):
+        for changes, words in (({"decay_fraction": 0.3}, ("--decay-fraction", "--schedule wsd")),
+                               ({"schedule": "constant", "last_fraction": 0.5}, ("--last-fraction", "schedules that fall")),
+                               ({"loss_scale": 1024}, ("--loss-scale", "--precision fp16")),
+                               ({"memory_limit": 1}, ("--memory-limit", "--micro-batch auto")),
+                               ({"sample_tokens": 9}, ("--sample-tokens", "--sample-prompt")),
+                               ({"evaluate_tokens": 99}, ("--evaluate-tokens", "--val")),
+                               ({"evaluate_every": 2}, ("--evaluate-every", "--val")),
+                               ({"telemetry": "off", "gradient_norm_groups": True}, ("--gradient-norm-groups", "--telemetry on"))):
+            self.expect_refusal(USAGE, *words, "is for", ranks=(1,), **changes)
+        config = world.path("idle.toml")
+        config.write_text("decay-fraction = 0.3\n")
+        self.expect_refusal(USAGE, "--decay-fraction is for --schedule wsd", ranks=(2,), config=config)
+
     def test_steps_and_tokens_exclude_each_other(self):
         self.expect_refusal(USAGE, "either --steps or --tokens", ranks=(1,), tokens=1000)
         self.expect_refusal(USAGE, "either --steps or --tokens", ranks=(1,), steps=None)
@@ -116,6 +130,18 @@ class Data(BadInput):
             cut.write_bytes(content[:part])
             with self.subTest(bytes=part):
                 self.expect_refusal(BAD_DATA, cut, ranks=(2,) if part > 100 else (1,), data=cut)
+
+    def test_a_validation_set_given_twice_and_two_of_one_name(self):
+        ended = run(2, "pretrain", *world.arguments(world.path("refused"), 2, val=world.val), world.val)
+        self.expect(ended, USAGE, world.val, "is given twice")
+        self.assertFalse(world.path("refused").exists())
+        other = world.path("other") / world.val.name
+        other.parent.mkdir()
+        shutil.copy(world.val, other)
+        options = world.arguments(world.path("named"), 2, val=world.val)
+        self.assertEqual(run(1, "pretrain", *options, other).code, 0)
+        names = {line["evaluation"] for line in world.metrics("named") if "evaluation" in line}
+        self.assertEqual(names, {f"{world.folder.name}/val.h5", "other/val.h5"})
 
     def test_datasets_of_different_tokenizers(self):
         other_train, other_val = other_datasets()

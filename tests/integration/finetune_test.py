@@ -373,7 +373,8 @@ class BadInput(unittest.TestCase):
             self.expect_refusal(BAD_DATA, "bad-pairs.jsonl', line 3", word, ranks=(1,), data=path, objective="dpo")
         ended = finetune("skipped-pairs", data=path, objective="dpo", skip_bad_records=True, steps=1)
         self.assertIn("1 bad records were skipped", ended.err)
-        self.expect_refusal(USAGE, "preference pairs", data=world.path("skipped-pairs/data/train-0.h5"))
+        self.expect_refusal(USAGE, "preference pairs", data=world.path("skipped-pairs/data/train-0.h5"),
+                            chat_template=None)
 
     def test_pairs_are_not_conversations(self):
         self.expect_refusal(BAD_DATA, "line 1", 'no "completion"', data=pairs())
@@ -384,6 +385,22 @@ class BadInput(unittest.TestCase):
         path.write_text("\n")
         self.expect_refusal(BAD_DATA, "no document", data=path)
 
+    def test_a_run_in_use_or_that_must_be_new_keeps_its_data(self):
+        process = Process(1, "finetune", *arguments("used", steps=100000))
+        encoded = world.path("used") / "data" / "train-0.h5"
+        wait_until(lambda: (world.path("used") / "metrics.jsonl").exists(), "the run")
+        before = encoded.stat().st_ino
+        for ranks in (1, 2):
+            ended = run(ranks, "finetune", *arguments("used", data=conversations("others.jsonl", 2)))
+            self.assertEqual(ended.code, USAGE, ended)
+            self.assertIn("in use", ended.err)
+        process.send(signal.SIGTERM)
+        self.assertEqual(process.wait().code, SUBMIT_AGAIN)
+        ended = run(2, "finetune", *arguments("used", data=conversations("others.jsonl", 2), resume="never"))
+        self.assertEqual(ended.code, USAGE, ended)
+        self.assertIn("holds a run already", ended.err)
+        self.assertEqual(encoded.stat().st_ino, before)
+
     def test_a_template_that_is_missing_unknown_or_does_not_fit(self):
         self.expect_refusal(BAD_DATA, "has no chat template", "--chat-template", chat_template=None)
         self.expect_refusal(USAGE, "no chat template 'vicuna'", "chatml", chat_template="vicuna")
@@ -391,7 +408,7 @@ class BadInput(unittest.TestCase):
 
     def test_another_tokenizer(self):
         train, _ = world.encode(world.make_tokenizer("other.json", seed=2, vocabulary=300), "other-", seed=2)
-        self.expect_refusal(BAD_DATA, "another tokenizer", data=train)
+        self.expect_refusal(BAD_DATA, "another tokenizer", data=train, chat_template=None)
 
     def test_options_that_make_no_sense(self):
         for changes, word in (({"method": "prefix"}, "full, lora or qlora"), ({"checkpoint": world.path("nowhere")}, "does not exist"),
@@ -403,6 +420,15 @@ class BadInput(unittest.TestCase):
                               ({"method": "lora", "warm_start": True}, "--warm-start"),
                               ({"objective": "ppo"}, "answers or dpo"), ({"objective": "dpo", "beta": 0}, "--beta"),
                               ({"objective": "dpo", "label_smoothing": 0.5}, "--label-smoothing"),
+                              ({"beta": 0.2}, "--beta is for --objective dpo"),
+                              ({"method": "lora", "label_smoothing": 0.1}, "--label-smoothing is for --objective dpo"),
+                              ({"objective": "dpo", "val": pairs(), "evaluate_tokens": 9}, "--evaluate-tokens is for"),
+                              ({"lora_rank": 4}, "--lora-rank is for --method lora"),
+                              ({"lora_alpha": 4}, "--lora-alpha is for --method lora"),
+                              ({"lora_dropout": 0.1}, "--lora-dropout is for --method lora"),
+                              ({"lora_targets": "mlp"}, "--lora-targets is for --method lora"),
+                              ({"lora_rank_stabilised": True}, "--lora-rank-stabilised is for --method lora"),
+                              ({"data": world.train}, "--chat-template is for conversation files"),
                               ({"epochs": 2}, "one of --epochs"), ({"patience": 1}, "validation set")):
             with self.subTest(word):
                 self.expect_refusal(USAGE, word, ranks=(1,), **changes)

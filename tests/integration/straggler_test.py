@@ -87,6 +87,12 @@ class Straggler(unittest.TestCase):
         self.assertRegex(last["straggler"], r"rank 1 on \S+ waits \d+ % of each step for its data")
         self.assertLessEqual(last["step"], 20)
 
+    def test_a_healthy_run_of_tiny_steps_raises_no_alarm_in_1000_steps(self):
+        world.pretrain("healthy", 1000, ranks=2)
+        lines = world.step_lines("healthy")
+        self.assertEqual(len(lines), 1000)
+        self.assertEqual([line["straggler"] for line in lines if "straggler" in line], [])
+
     def test_another_policy_is_refused(self):
         ended = world.try_pretrain("refused", 1, on_straggler="panic")
         self.assertEqual(ended.code, 2, ended)

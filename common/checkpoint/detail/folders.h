@@ -1,5 +1,5 @@
 #pragma once
-// The folders of a run: their names, the lock, and the renames that make a step appear and disappear as a whole.
+// The folders of a run: their names, and the renames that make a step appear and disappear as a whole.
 
 #include <cstdint>
 #include <filesystem>
@@ -20,19 +20,6 @@ std::string shardName(int rank, int ranks);  // "shard-00003-of-00008.h5"
 
 // Steps under their final names, ascending, whether they are intact or not.
 std::vector<std::int64_t> stepsOf(const std::filesystem::path& run);
-
-// The exclusive lock of a run folder, given back by the kernel however the process ends. Throws Error of kind usage
-// when another holds it.
-class RunLock {
- public:
-  explicit RunLock(const std::filesystem::path& run);
-  ~RunLock();
-  RunLock(const RunLock&) = delete;
-  RunLock& operator=(const RunLock&) = delete;
-
- private:
-  int descriptor_ = -1;
-};
 
 // The functions below are called by the holder of the lock only.
 

@@ -9,6 +9,7 @@
 
 #include "common/comm/detail/checks.h"
 #include "common/comm/detail/watchdog.h"
+#include "common/comm/nccl_fault.h"
 
 namespace tandem::comm {
 namespace {
@@ -202,23 +203,25 @@ class Group : public NcclGroup {
   std::atomic<double> waited_{0};
 };
 
-// Weak memory order was not minded in these: two ranks wait for each other for ever (NVIDIA/nccl issue 2353).
-std::string knownFault(int version) {
 #if defined(__aarch64__)
-  if (version >= 22809 && version < 22903) {
-    return "NCCL " + versionText(version) +
-           " deadlocks on this processor (versions 2.28.9 to 2.29.2 on aarch64); install 2.29.3 or newer, or give "
-           "--allow-known-bad-nccl to run all the same";
-  }
+constexpr const char* architecture = "aarch64";
+#else
+constexpr const char* architecture = "another";
 #endif
-  return version == 0 ? "NCCL does not tell its version" : "";
+
+std::string whyRefused(int version) {
+  if (version == 0) return "NCCL does not tell its version";
+  const std::optional<NcclFault> fault = ncclFault(versionText(version), architecture);
+  if (!fault || !fault->deadlocks) return "";
+  return "NCCL " + versionText(version) + " deadlocks on this processor (" + fault->what +
+         "); install 2.29.3 or newer, or give --allow-known-bad-nccl to run all the same";
 }
 
 }  // namespace
 
 std::unique_ptr<NcclGroup> makeNcclGroup(Communicator& ranks, bool allowKnownBad) {
-  const std::string fault = knownFault(runningVersion());
-  if (!fault.empty() && !allowKnownBad) throw base::Error(base::ErrorKind::device, fault);
+  const std::string reason = whyRefused(runningVersion());
+  if (!reason.empty() && !allowKnownBad) throw base::Error(base::ErrorKind::device, reason);
   return std::make_unique<Group>(ranks);
 }
 

@@ -139,13 +139,16 @@ Diagnosis diagnose(const Patient& patient) {
     return {Verdict::noGo, "slowed down by heat",
             "let air to the unit (space on all sides, clean inlets), or lower its clock: nvidia-smi -lgc 0,2100"};
   }
+  const bool isClockKnown = patient.get(reading::deviceClock).has_value();
   if (patient.falls(reading::gemvToCopy)) {
-    return {*patient.verdict(reading::gemvToCopy), "slow at reading matrices while its clock looks well",
+    return {*patient.verdict(reading::gemvToCopy),
+            std::string("slow at reading matrices") +
+                (isClockKnown ? " while its clock looks well" : ", and its clock is not reported"),
             "restart the unit; if that does not help, " +
                 (patient.limits().powerCycle.empty() ? "take all power from it" : patient.limits().powerCycle)};
   }
   if (patient.fails(reading::matrixRate)) {
-    if (!patient.get(reading::deviceClock)) {
+    if (!isClockKnown) {
       return {Verdict::noGo, "slow, and its clock is not reported", "look at its clock and power while it works"};
     }
     return {Verdict::noGo, "slow at its full clock",

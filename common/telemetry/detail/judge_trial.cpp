@@ -2,6 +2,7 @@
 
 #include "common/base/units.h"
 #include "common/telemetry/detail/checklist.h"
+#include "common/telemetry/straggler.h"
 
 namespace tandem::telemetry::detail {
 namespace {
@@ -10,9 +11,12 @@ constexpr Limit waitLimit{.pass = 0.1, .fail = 1};
 constexpr Limit dataLimit{.pass = 0.05, .fail = 0.5};
 constexpr Limit communicationLimit{.pass = 0.3, .fail = 1};
 
-void judgeShare(const char* subject, double share, const Limit& limit, const char* advice, std::vector<Check>& checks) {
-  const Verdict verdict = verdictOf(share, limit, Better::less);
-  checks.push_back({subject, "all ranks", verdict, shareText(share) + " of a step", "at most " + shareText(limit.pass),
+void judgeShare(const char* subject, double share, double stepSeconds, const Limit& limit, const char* advice,
+                std::vector<Check>& checks) {
+  const bool isNegligible = share * stepSeconds < negligibleSeconds;
+  const Verdict verdict = isNegligible ? Verdict::go : verdictOf(share, limit, Better::less);
+  checks.push_back({subject, "all ranks", verdict, shareText(share) + " of a step",
+                    "at most " + shareText(limit.pass) + ", or " + numberText(1e3 * negligibleSeconds, "ms"),
                     verdict == Verdict::go ? "" : advice});
 }
 
@@ -28,10 +32,13 @@ void judgeTrial(const Evidence& evidence, std::vector<Check>& checks) {
                              ", " + base::formatCount(trial.tokensPerSecond) + " tokens/s",
                     .limit = "finite losses",
                     .advice = trial.finite ? "" : "lower --learning-rate, raise --warmup-steps, look at the data"});
-  judgeShare("waiting for other ranks", trial.waitShare, waitLimit, "find the slow rank above", checks);
-  judgeShare("communication", trial.communicationShare, communicationLimit,
-             "a larger --batch-tokens, or a faster link (above)", checks);
-  judgeShare("waiting for data", trial.dataShare, dataLimit, "copy the dataset to a local disk", checks);
+  const auto judge = [&](const char* subject, double share, const Limit& limit, const char* advice) {
+    judgeShare(subject, share, trial.stepSeconds, limit, advice, checks);
+  };
+  judge("waiting for other ranks", trial.waitShare, waitLimit, "find the slow rank above");
+  judge("communication", trial.communicationShare, communicationLimit,
+        "a larger --batch-tokens, or a faster link (above)");
+  judge("waiting for data", trial.dataShare, dataLimit, "copy the dataset to a local disk");
 }
 
 }  // namespace tandem::telemetry::detail

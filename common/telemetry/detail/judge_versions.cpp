@@ -1,11 +1,11 @@
 // Are all nodes the same, and is nothing on them that is known to fail?
 
-#include <algorithm>
 #include <array>
-#include <cstdio>
 #include <map>
+#include <optional>
 #include <set>
 
+#include "common/comm/nccl_fault.h"
 #include "common/telemetry/detail/checklist.h"
 
 namespace tandem::telemetry::detail {
@@ -64,39 +64,15 @@ void judgeHashes(const Evidence& evidence, std::vector<Check>& checks) {
   }
 }
 
-// A range of versions with a fault on aarch64, whose weaker order of memory they do not hold against or whose machines
-// show it; where two hold, the first.
-struct NcclFault {
-  int first, last;
-  Verdict verdict;
-  const char* what;
-};
-constexpr std::array<NcclFault, 3> ncclFaults{{
-    {22809, 22902, Verdict::noGo, "2.28.9 to 2.29.2 deadlock on aarch64"},            // NVIDIA/nccl issue 2353
-    {0, 22902, Verdict::warning, "2.29.3 or newer is advised on aarch64"},            // before it
-    {23007, 23007, Verdict::warning, "the receiver over RoCE was seen to deadlock"},  // NVIDIA/nccl issue 2334
-}};
-
-const NcclFault* faultOf(const std::string& version, const std::string& architecture) {
-  int major = 0, minor = 0, patch = 0;
-  if (architecture != "aarch64" || std::sscanf(version.c_str(), "%d.%d.%d", &major, &minor, &patch) != 3) {
-    return nullptr;
-  }
-  const int number = major * 10000 + minor * 100 + patch;
-  const auto* found =
-      std::ranges::find_if(ncclFaults, [&](const NcclFault& one) { return number >= one.first && number <= one.last; });
-  return found == ncclFaults.end() ? nullptr : found;
-}
-
 void judgeNccl(const Evidence& evidence, std::vector<Check>& checks) {
   for (const RankFacts* rank : firstOfEachHost(evidence.ranks)) {
     const auto version = rank->versions.find("NCCL"), architecture = rank->versions.find("architecture");
     if (version == rank->versions.end() || architecture == rank->versions.end()) continue;
-    const NcclFault* fault = faultOf(version->second, architecture->second);
-    if (fault == nullptr) continue;
+    const std::optional<comm::NcclFault> fault = comm::ncclFault(version->second, architecture->second);
+    if (!fault) continue;
     checks.push_back({.subject = "NCCL version",
                       .place = rank->host,
-                      .verdict = fault->verdict,
+                      .verdict = fault->deadlocks ? Verdict::noGo : Verdict::warning,
                       .value = version->second + " on aarch64",
                       .limit = fault->what,
                       .advice = "install NCCL 2.29.3 or newer, best 2.31.2"});

@@ -252,5 +252,16 @@ TEST(Dataset, filesThatAreNoHdf5AreNoDatasets) {
   expectError(ErrorKind::file, {"missing.h5"}, [&] { const Dataset dataset(folder.path() / "missing.h5"); });
 }
 
+TEST(Dataset, namesHaveAsManyFoldersInFrontAsTellThemApart) {
+  const auto names = [](std::vector<std::string> paths) { return distinctNames(paths); };
+  EXPECT_EQ(names({"/a/train.h5", "/b/val.h5"}), (std::vector<std::string>{"train.h5", "val.h5"}));
+  EXPECT_EQ(names({"/a/val.h5", "/b/val.h5", "/c/other.h5"}),
+            (std::vector<std::string>{"a/val.h5", "b/val.h5", "other.h5"}));
+  EXPECT_EQ(names({"/x/a/val.h5", "/y/a/val.h5", "/a/b/val.h5"}),
+            (std::vector<std::string>{"x/a/val.h5", "y/a/val.h5", "b/val.h5"}));
+  EXPECT_EQ(names({"/val.h5", "/a/val.h5"}).back(), "a/val.h5");
+  expectError(ErrorKind::usage, {"/a/val.h5", "given twice"}, [&] { names({"/a/val.h5", "/a/./val.h5"}); });
+}
+
 }  // namespace
 }  // namespace tandem::data

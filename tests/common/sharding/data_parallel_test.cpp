@@ -107,5 +107,19 @@ TEST(PlaceReduceScatters, theFirstExchangeStartsBeforeTheBackwardPassEnds) {
   EXPECT_LT(first - nodes.begin(), static_cast<std::ptrdiff_t>(nodes.size() * 3 / 4));
 }
 
+// The table of docs/sharding.md, for 4 ranks that hold 1,000 parameters: three quarters of them are the others'.
+TEST(ParameterExchange, countsWhatEachStageOfZeroSendsInAStep) {
+  const auto bytes = [](int zero, base::DType storage, Grid grid = {.data = 2, .context = 2}) {
+    grid.zero = zero;
+    return parameterExchangeBytes(grid, 1000, storage, 5);
+  };
+  EXPECT_EQ(bytes(0, base::DType::bf16), 2 * 3000);
+  EXPECT_EQ(bytes(1, base::DType::f32), 3000 + 3000);
+  EXPECT_EQ(bytes(1, base::DType::bf16), 3000 + 1500);
+  EXPECT_EQ(bytes(2, base::DType::bf16), 5 * 3000 + 1500);
+  EXPECT_EQ(bytes(3, base::DType::bf16), 5 * (3000 + 2 * 1500));
+  for (const int zero : {0, 1, 2, 3}) EXPECT_EQ(bytes(zero, base::DType::f32, {.pipeline = 2, .tensor = 4}), 0);
+}
+
 }  // namespace
 }  // namespace tandem::sharding

@@ -91,7 +91,20 @@ TEST_F(HostSensorsTest, interfacesAreThoseOfHardware) {
 
 TEST_F(HostSensorsTest, theSystemIsCalledAsItCallsItself) {
   folder_.write("etc/os-release", "NAME=\"X\"\nPRETTY_NAME=\"Debian GNU/Linux 12 (bookworm)\"\n");
-  EXPECT_EQ(HostSensors(folder_.path()).operatingSystem(), "Debian GNU/Linux 12 (bookworm)");
+  folder_.write("proc/sys/kernel/osrelease", "6.14.0-1015-nvidia\n");
+  folder_.write("proc/sys/kernel/arch", "aarch64\n");
+  const HostSensors sensors(folder_.path());
+  EXPECT_EQ(sensors.operatingSystem(), "Debian GNU/Linux 12 (bookworm)");
+  EXPECT_EQ(sensors.kernel(), "6.14.0-1015-nvidia");
+  EXPECT_EQ(sensors.architecture(), "aarch64");
+}
+
+TEST_F(HostSensorsTest, aHostWhoseFilesAreMountedElsewhereIsReadThere) {
+  EXPECT_EQ(hostRoot(), "/");
+  setenv("TANDEM_HOST_ROOT", folder_.path().c_str(), 1);
+  folder_.write("proc/meminfo", "MemTotal:       1000 kB\n");
+  EXPECT_EQ(HostSensors().read().totalBytes, 1000 * 1024);
+  unsetenv("TANDEM_HOST_ROOT");
 }
 
 }  // namespace

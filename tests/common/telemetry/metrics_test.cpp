@@ -70,6 +70,24 @@ TEST(Metrics, numbersReadBackExactly) {
   EXPECT_EQ(line["tokens"].get<std::int64_t>(), std::int64_t{1} << 62);
 }
 
+TEST(Metrics, everyLineIsJsonWhateverStandsInIt) {
+  StepMetrics metrics{.step = 1, .loss = -0.0, .learningRate = 1e-300, .gradientNorm = 1e22, .powerWatts = 1e-7};
+  metrics.gradientNormGroups = {{"layer 0", 0.5}, {"head", std::numeric_limits<double>::infinity()}};
+  metrics.preference = PreferenceMetrics{.rewardAccuracy = 0.75, .pairs = 4};
+  metrics.ranks = {{.computeSeconds = 1.23456789e9, .availableBytes = 130661999616.0}};
+  metrics.straggler = "rank 1 on \"b\"\\\n\t";
+  const json line = json::parse(toJson(metrics));
+  EXPECT_EQ(line["learning_rate"].get<double>(), 1e-300);
+  EXPECT_EQ(line["gradient_norm"].get<double>(), 1e22);
+  EXPECT_EQ(line["gradient_norm_groups"], json({{"layer 0", 0.5}, {"head", nullptr}}));
+  EXPECT_EQ(line["reward_accuracy"], 0.75);
+  EXPECT_EQ(line["pairs"], 4);
+  EXPECT_EQ(line["rank_compute_seconds"], json({1.23457e9}));
+  EXPECT_EQ(line["rank_available_bytes"], json({130662000000.0}));
+  EXPECT_EQ(line["straggler"], metrics.straggler);
+  EXPECT_EQ(json::parse(toJson(EvaluationMetrics{.evaluation = "a \"b\".h5"}))["evaluation"], "a \"b\".h5");
+}
+
 TEST(Metrics, whatIsNoNumberOrNotKnownIsNull) {
   const double nan = std::numeric_limits<double>::quiet_NaN(), infinity = std::numeric_limits<double>::infinity();
   const json line = json::parse(toJson(StepMetrics{.loss = nan, .gradientNorm = infinity, .skipped = true}));

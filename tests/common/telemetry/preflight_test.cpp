@@ -132,6 +132,8 @@ TEST_F(SparkPair, aHiddenSlowStateShowsInMatrixTimesVectorAtANormalClock) {
   second().readings[reading::gemvBandwidth] = 68e9;
   second().readings[reading::gemvToCopy] = 68.0 / 222;
   expectNoGo("condition of", "slow at reading matrices while its clock looks well: 2405 MHz", "restart the unit");
+  secondTells({{"clock", ""}});
+  expectNoGo("condition of", "slow at reading matrices, and its clock is not reported", "restart the unit");
 }
 
 TEST_F(SparkPair, heatIsNamedAsTheCauseOfALowClock) {
@@ -292,6 +294,21 @@ TEST_F(SparkPair, aSlowUnitWhoseClockIsNotReportedIsStillANoGo) {
 TEST_F(SparkPair, aTrialWithoutFiniteLossesIsANoGo) {
   evidence_.trial = TrialFacts{.steps = 20, .stepsOfTheRun = 1000, .finite = false, .stepSeconds = 1};
   expectNoGo("trial of the run", "20 steps", "--learning-rate");
+}
+
+TEST_F(SparkPair, sharesOfTinyStepsOfATrialAreNoWarning) {
+  evidence_.trial = TrialFacts{.steps = 20,
+                               .stepsOfTheRun = 1000,
+                               .stepSeconds = 2,
+                               .waitShare = 0.2,
+                               .communicationShare = 0.4,
+                               .dataShare = 0.12};
+  const auto warnings = [&] {
+    return std::ranges::count(judged(), Verdict::warning, [](const Check& check) { return check.verdict; });
+  };
+  EXPECT_EQ(warnings(), 3);
+  evidence_.trial->stepSeconds = 0.0025;
+  EXPECT_EQ(warnings(), 0);
 }
 
 TEST_F(SparkPair, theReportsHoldTheVerdictTheAdviceAndTheFacts) {

@@ -86,5 +86,22 @@ TEST(Report, ofNothingOrOfDamagedFilesIsStillAPage) {
   }
 }
 
+TEST(ReportPace, thePageTakesAHundredthOfTheTimeAtMost) {
+  using Seconds = std::chrono::duration<double>;
+  ReportPace pace;
+  auto now = ReportPace::Clock::time_point(std::chrono::hours(1));
+  const auto later = [&](double seconds) {
+    return now + std::chrono::duration_cast<ReportPace::Clock::duration>(Seconds(seconds));
+  };
+  EXPECT_TRUE(pace.isDue(now));
+  pace.wrote(now, later(0.002));
+  EXPECT_FALSE(pace.isDue(later(0.19)));
+  EXPECT_TRUE(pace.isDue(later(0.21)));
+  now = later(10);
+  pace.wrote(now, later(2.2));  // 10,000 steps of 64 ranks
+  EXPECT_FALSE(pace.isDue(later(219)));
+  EXPECT_TRUE(pace.isDue(later(221)));
+}
+
 }  // namespace
 }  // namespace tandem::telemetry

@@ -15,12 +15,12 @@ namespace {
 
 constexpr double gigabyte = 1e9;
 
-// Steps of ranks on hosts "spark-a", "spark-b", ..., each computing for 100 ms with a spread, waiting for the slowest,
-// exchanging for 10 ms. A test changes what a rank reports before the others wait for it.
+// Steps of ranks on hosts "spark-a", "spark-b", ..., each computing for so long (100 ms) with a spread, waiting for the
+// slowest, exchanging for a tenth of that. A test changes what a rank reports before the others wait for it.
 class TrainingRun {
  public:
-  explicit TrainingRun(int ranks, double exchangedBytes = gigabyte)
-      : watch_(hosts(ranks), exchangedBytes), ranks_(ranks) {}
+  explicit TrainingRun(int ranks, double exchangedBytes = gigabyte, double computeSeconds = 0.1)
+      : watch_(hosts(ranks), exchangedBytes), ranks_(ranks), computeSeconds_(computeSeconds) {}
 
   using Change = std::function<void(std::vector<RankReport>&)>;
   // The first finding, and the step that brought it.
@@ -48,12 +48,12 @@ class TrainingRun {
   }
 
   std::vector<RankReport> oneStep(const Change& change) {
-    std::normal_distribution<double> spread(0.1, 0.004);
+    std::normal_distribution<double> spread(computeSeconds_, 0.04 * computeSeconds_);
     std::vector<RankReport> reports(static_cast<std::size_t>(ranks_));
     for (RankReport& report : reports) {
       report.computeSeconds = spread(random_);
-      report.communicationSeconds = 0.01;
-      report.dataSeconds = 1e-4;
+      report.communicationSeconds = 0.1 * computeSeconds_;
+      report.dataSeconds = 1e-3 * computeSeconds_;
     }
     if (change) change(reports);
     double end = 0;
@@ -69,6 +69,7 @@ class TrainingRun {
 
   StragglerWatch watch_;
   int ranks_;
+  double computeSeconds_;
   std::mt19937 random_{7};
 };
 
@@ -221,6 +222,23 @@ TEST(Straggler, noHealthyRunOfManyRaisesAnAlarmInAThousandSteps) {
       });
       EXPECT_FALSE(found) << ranks << " ranks, seed " << seed << ", step " << run.stepOfFirst << ": " << found->text;
     }
+  }
+}
+
+// A thread that wakes up a little later than the other rank's, or shares its core, in every step: of tiny steps that is
+// a large share, and of long ones the same share is an alarm.
+TEST(Straggler, sharesOfTinyStepsAreNoAlarm) {
+  constexpr double tiny = 0.0025, large = 0.25;
+  for (const double seconds : {tiny, large}) {
+    std::mt19937 random(11);
+    std::exponential_distribution<double> late(10.0);
+    TrainingRun reading(2, gigabyte, seconds), computing(2, gigabyte, seconds);
+    const auto slowData =
+        reading.steps(1000, [&](auto& reports) { reports[1].dataSeconds = seconds * (0.15 + late(random)); });
+    const auto slowComputing =
+        computing.steps(1000, [&](auto& reports) { reports[1].computeSeconds *= 1.25 + late(random); });
+    EXPECT_EQ(slowData.has_value(), seconds == large) << (slowData ? slowData->text : "");
+    EXPECT_EQ(slowComputing.has_value(), seconds == large) << (slowComputing ? slowComputing->text : "");
   }
 }
 

@@ -643,7 +643,9 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t operation, 
     status = check_algorithm(p, algorithm, a, b, c, d, workspace, workspace_bytes);
   }
   if (status != CUBLAS_STATUS_SUCCESS) return status;
+  const Kind kind = p.m == 1 || p.n == 1 ? Kind::vector_product : Kind::product;
   const cudaError_t error = enqueue(stream, [=, call = Call{p, factor, kept, a, b, c, d}] {
+    const Pace pace(kind);
     const char* const candidates = getenv("SIMT_CUBLASLT_CANDIDATES");
     if (candidates != nullptr && algorithm.place == 0) std::this_thread::sleep_for(std::chrono::milliseconds(2));
     if (algorithm.workspace > 0) memset(workspace, 0xFF, workspace_bytes);  // nobody else's data may lie there

@@ -256,6 +256,7 @@ bool is_device(const void* p, size_t n) {
 cudaError_t submit(const tandem::kernels::cuda::Grid& g, std::string_view kernel, size_t param_bytes,
                    std::function<void()> thread) {
   return enqueue(g.stream, [g, kernel, param_bytes, t = std::move(thread)] {
+    const Pace pace(Kind::kernel);
     return run_grid(g, kernel, param_bytes, t, model().smem_optin);
   });
 }

@@ -19,8 +19,10 @@ using Clock = std::chrono::steady_clock;
 
 double secondsSince(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
-// The matrices that a fused projection consists of, in rows.
+// The matrices that a fused projection consists of, in rows. Of its adapter, B has the projection's rows, and A, which
+// the projections share, is one matrix.
 std::vector<std::int64_t> rowBlocks(const model::Configuration& c, const sharding::FlatParameter& parameter) {
+  if (parameter.name.ends_with(".lora_a")) return {parameter.shape[0]};
   if (parameter.name.find("attention.qkv.") != std::string::npos) {
     return {c.heads * c.headSize, c.kvHeads * c.headSize, c.kvHeads * c.headSize};
   }

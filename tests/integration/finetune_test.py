@@ -92,7 +92,8 @@ class Learning(unittest.TestCase):
 
     def test_the_loss_does_not_depend_on_ranks_and_micro_batches(self):
         adapters = {"method": "lora", "lora_dropout": 0.3, "learning_rate": 1e-2}
-        for name, changes in (("full", {}), ("lora", adapters)):
+        muon = {"method": "lora", "optimizer": "muon", "lora_rank": 8, "learning_rate": 1e-2}
+        for name, changes in (("full", {}), ("lora", adapters), ("muon", muon)):
             finetune(f"same-{name}", **changes)
             expected = world.losses(f"same-{name}")
             for ranks, micro_batch in ((1, 1), (2, 3), (3, 1)):

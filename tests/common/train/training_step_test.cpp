@@ -175,5 +175,19 @@ TEST(ParameterTraits, matricesDecayVectorsDoNotAndMuonTakesTheLayersMatrices) {
   EXPECT_EQ(blocks("layers.0.mlp.down.weight"), (std::vector<std::int64_t>{16}));
 }
 
+TEST(ParameterTraits, muonTakesWhatFusedProjectionsShareOfAnAdapterWholeAndTheirRowsOfItApart) {
+  const model::Configuration model = tinyModel();
+  const graph::Program program = lossProgram(model, 1, 8, base::DType::f32, AdapterOptions{.rank = 4});
+  const auto layout = sharding::layoutOf(program, 1, sharding::FlatLayout::Ownership::wholeParameters);
+  const auto muon = parameterTraits(model, layout, optim::Method::muon);
+  auto blocks = [&](const std::string& name) { return muon[static_cast<std::size_t>(layout.indexOf(name))].rowBlocks; };
+  EXPECT_EQ(blocks("layers.0.attention.qkv.lora_a"), (std::vector<std::int64_t>{4}));
+  EXPECT_EQ(blocks("layers.0.attention.qkv.lora_b"), (std::vector<std::int64_t>{16, 16, 16}));
+  EXPECT_EQ(blocks("layers.0.mlp.gate_up.lora_a"), (std::vector<std::int64_t>{4}));
+  EXPECT_EQ(blocks("layers.0.mlp.gate_up.lora_b"), (std::vector<std::int64_t>{24, 24}));
+  EXPECT_EQ(blocks("layers.0.mlp.down.lora_a"), (std::vector<std::int64_t>{4}));
+  EXPECT_EQ(blocks("layers.0.mlp.down.lora_b"), (std::vector<std::int64_t>{16}));
+}
+
 }  // namespace
 }  // namespace tandem::train

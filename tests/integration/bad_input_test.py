@@ -138,9 +138,9 @@ class Data(BadInput):
         other = world.path("other") / world.val.name
         other.parent.mkdir()
         shutil.copy(world.val, other)
-        options = world.arguments(world.path("named"), 2, val=world.val)
+        options = world.arguments(world.path("two-sets"), 2, val=world.val)
         self.assertEqual(run(1, "pretrain", *options, other).code, 0)
-        names = {line["evaluation"] for line in world.metrics("named") if "evaluation" in line}
+        names = {line["evaluation"] for line in world.metrics("two-sets") if "evaluation" in line}
         self.assertEqual(names, {f"{world.folder.name}/val.h5", "other/val.h5"})
 
     def test_datasets_of_different_tokenizers(self):

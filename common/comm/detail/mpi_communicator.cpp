@@ -18,8 +18,6 @@ using base::DType;
 
 constexpr int largestTag = 32767;  // that MPI promises
 std::int64_t pieceLimit = std::int64_t{256} << 20;
-// Bytes up to which meeting first takes longer than the difference between the library's two ways to all-reduce.
-constexpr std::int64_t shortMessage = 16 << 10;
 
 // How a type travels. The 16-bit floats are never reduced as such.
 MPI_Datatype mpiType(DType type) {
@@ -96,34 +94,23 @@ class MpiCommunicator : public Communicator {
   std::string description() const override { return "MPI (" + libraryVersion() + ")"; }
 
   void barrier() override {
+    const LibraryLock lock;
     const CallScope scope("barrier", 0, *waited_);
-    waitForAll();
+    checkMpi(MPI_Barrier(handle_), "MPI_Barrier");
   }
 
   void broadcast(Buffer buffer, int root) override {
     checkRank(root);
+    const LibraryLock lock;
     const CallScope scope("broadcast", bytes(buffer), *waited_);
-    MpiRequest request("broadcast", bytes(buffer), waited_);
-    {
-      const LibraryLock lock;
-      forEachPiece(buffer.count, buffer.type, [&](std::int64_t begin, int count) {
-        checkMpi(MPI_Ibcast(at(buffer.data, begin, buffer.type), count, mpiType(buffer.type), root, handle_,
-                            request.add()),
-                 "MPI_Ibcast");
-      });
-    }
-    request.wait();
+    forEachPiece(buffer.count, buffer.type, [&](std::int64_t begin, int count) {
+      checkMpi(MPI_Bcast(at(buffer.data, begin, buffer.type), count, mpiType(buffer.type), root, handle_), "MPI_Bcast");
+    });
   }
 
   void allReduce(Buffer buffer, Reduction reduction) override {
     const CallScope scope("all-reduce", bytes(buffer), *waited_);
-    if (isFloat16(buffer.type) || bytes(buffer) <= shortMessage) {
-      MpiRequest request("all-reduce", bytes(buffer), waited_);
-      postAllReduce(request, buffer, reduction);
-      return request.wait();
-    }
-    // The library's way that returns when all is done is several times faster and waits without rest: all meet first.
-    waitForAll();
+    if (isFloat16(buffer.type)) return startAllReduce(buffer, reduction)->wait();
     const LibraryLock lock;
     forEachPiece(buffer.count, buffer.type, [&](std::int64_t begin, int count) {
       checkMpi(MPI_Allreduce(MPI_IN_PLACE, at(buffer.data, begin, buffer.type), count, mpiType(buffer.type),
@@ -166,8 +153,20 @@ class MpiCommunicator : public Communicator {
   }
 
   std::unique_ptr<Request> startAllReduce(Buffer buffer, Reduction reduction) override {
+    const LibraryLock lock;
     auto request = std::make_unique<MpiRequest>("all-reduce", bytes(buffer), waited_);
-    postAllReduce(*request, buffer, reduction);
+    Buffer work = buffer;
+    if (isFloat16(buffer.type)) {
+      work = {request->makeStaging(buffer.count), DType::f32, buffer.count};
+      float* const staging = static_cast<float*>(work.data);
+      widen(buffer.data, buffer.type, buffer.count, staging);
+      request->whenComplete([buffer, staging] { narrow(staging, buffer.count, buffer.type, buffer.data); });
+    }
+    forEachPiece(work.count, work.type, [&](std::int64_t begin, int count) {
+      checkMpi(MPI_Iallreduce(MPI_IN_PLACE, at(work.data, begin, work.type), count, mpiType(work.type),
+                              mpiOperation(reduction), handle_, request->add()),
+               "MPI_Iallreduce");
+    });
     return attended(std::move(request));
   }
 
@@ -225,33 +224,8 @@ class MpiCommunicator : public Communicator {
   double secondsWaited() const override { return *waited_; }
 
  private:
-  void waitForAll() {
-    MpiRequest request("barrier", 0, waited_);
-    {
-      const LibraryLock lock;
-      checkMpi(MPI_Ibarrier(handle_, request.add()), "MPI_Ibarrier");
-    }
-    request.wait();
-  }
-
   static std::unique_ptr<Request> attended(std::unique_ptr<Request> request) {
     return std::make_unique<Attended>(std::move(request));
-  }
-
-  void postAllReduce(MpiRequest& request, Buffer buffer, Reduction reduction) {
-    const LibraryLock lock;
-    Buffer work = buffer;
-    if (isFloat16(buffer.type)) {
-      work = {request.makeStaging(buffer.count), DType::f32, buffer.count};
-      float* const staging = static_cast<float*>(work.data);
-      widen(buffer.data, buffer.type, buffer.count, staging);
-      request.whenComplete([buffer, staging] { narrow(staging, buffer.count, buffer.type, buffer.data); });
-    }
-    forEachPiece(work.count, work.type, [&](std::int64_t begin, int count) {
-      checkMpi(MPI_Iallreduce(MPI_IN_PLACE, at(work.data, begin, work.type), count, mpiType(work.type),
-                              mpiOperation(reduction), handle_, request.add()),
-               "MPI_Iallreduce");
-    });
   }
 
   void postAllToAll(MpiRequest& request, ConstBuffer given, std::span<const std::int64_t> givenCounts, Buffer received,

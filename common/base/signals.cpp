@@ -2,16 +2,19 @@
 
 #include <unistd.h>
 
-#include <initializer_list>
+#include <atomic>
+#include <thread>
 
 namespace tandem::base {
 namespace {
 
-volatile std::sig_atomic_t received = 0;
+constexpr int stopSignals[] = {SIGTERM, SIGINT, SIGUSR1};
 
-volatile std::sig_atomic_t interruption = 0;
+std::atomic<int> received = 0;
+std::atomic<bool> interruption = false;
+static_assert(std::atomic<int>::is_always_lock_free && std::atomic<bool>::is_always_lock_free, "set by handlers");
 
-void noteInterruption(int) { interruption = 1; }
+void noteInterruption(int) { interruption = true; }
 
 void remember(int signal) {
   if (signal == SIGINT && received == SIGINT) _exit(128 + SIGINT);
@@ -20,18 +23,30 @@ void remember(int signal) {
 
 }  // namespace
 
+void receiveSignalsApart() {
+  static std::atomic<bool> isReceived = false;
+  if (isReceived.exchange(true)) return;
+  std::thread([] {
+    for (;;) ::pause();
+  }).detach();
+  sigset_t signals;
+  sigemptyset(&signals);
+  for (const int signal : stopSignals) sigaddset(&signals, signal);
+  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+}
+
 void watchStopSignals() {
   struct sigaction action {};
   action.sa_handler = &remember;
   sigemptyset(&action.sa_mask);
   action.sa_flags = SA_RESTART;
-  for (const int signal : {SIGTERM, SIGINT, SIGUSR1}) sigaction(signal, &action, nullptr);
+  for (const int signal : stopSignals) sigaction(signal, &action, nullptr);
 }
 
 int stopSignal() { return received; }
 
 InterruptWatch::InterruptWatch() {
-  interruption = 0;
+  interruption = false;
   struct sigaction action {};
   action.sa_handler = &noteInterruption;
   sigemptyset(&action.sa_mask);
@@ -41,6 +56,6 @@ InterruptWatch::InterruptWatch() {
 
 InterruptWatch::~InterruptWatch() { sigaction(SIGINT, &before_, nullptr); }
 
-bool InterruptWatch::interrupted() const { return interruption != 0; }
+bool InterruptWatch::interrupted() const { return interruption; }
 
 }  // namespace tandem::base

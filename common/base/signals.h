@@ -5,6 +5,11 @@
 
 namespace tandem::base {
 
+// Has the signals above handled on a thread of their own, from now on and in all threads that are started later: to be
+// called before any is. A signal that interrupts a matrix product of oneDNN 2.6 on a processor with AMX destroys what
+// lies on the heap (one training run in twenty that a signal ended).
+void receiveSignalsApart();
+
 // Installs the handlers. A second SIGINT ends the process at once.
 void watchStopSignals();
 

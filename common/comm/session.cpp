@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "common/base/log.h"
+#include "common/base/signals.h"
 #include "common/comm/detail/mpi_communicator.h"
 #include "common/comm/detail/progress.h"
 #include "common/comm/detail/watchdog.h"
@@ -154,6 +155,7 @@ int endTogether(int code, const std::optional<base::Error>& error, MPI_Comm grou
 }  // namespace
 
 int Session::run(int argc, char** argv, const std::function<int(Communicator& world)>& body) {
+  base::receiveSignalsApart();
   base::startLogging(base::LogLevel::info);
   MPI_Comm endings = MPI_COMM_NULL;
   std::optional<base::Error> error;

@@ -88,6 +88,24 @@ class Convert(unittest.TestCase):
         convert("merge", "--checkpoint", trained(), exported("folder"), "--output", world.path("mean"))
         self.assertTrue(convert("diff", "--checkpoint", world.path("mean"), "--against", trained())["identical"])
 
+    def test_an_export_goes_back_to_the_step_before_a_damaged_one(self):
+        world.pretrain("twice", 4, checkpoint_every=2)
+        steps = sorted((world.path("twice") / "checkpoints").iterdir())
+        convert("export", "--checkpoint", steps[0], "--output", world.path("first"))
+        shard = next(steps[1].glob("shard-*"))
+        content = bytearray(shard.read_bytes())
+        content[len(content) // 2] ^= 1
+        shard.write_bytes(content)
+        for ranks in (1, 2):
+            output = world.path(f"gone-back{ranks}")
+            ended = succeed(ranks, "checkpoint-convert", "export", "--checkpoint", world.path("twice"), "--output", output)
+            self.assertIn("going back to", ended.err)
+            for path in world.path("first").iterdir():
+                self.assertEqual((output / path.name).read_bytes(), path.read_bytes(), path.name)
+            self.assertIn("does not match its checksum",
+                          refuse(BAD_DATA, "export", "--checkpoint", steps[1], "--output", world.path("none"), ranks=ranks))
+            self.assertEqual(list(world.path("none").parent.glob("none*")), [])
+
     def test_a_tokenizer_of_sentencepiece_is_named_and_left_out(self):
         def text(value):
             return len(value).to_bytes(8, "little") + value

@@ -3,9 +3,9 @@
 
   kv_cache.py --bin FOLDER --checkpoint RUN --text TEXT [--bytes 24000] [--weights none int8 int4] [--threads N]
 
-FOLDER holds our executables. The first bytes of TEXT, English prose, are cut into items of about 1600 bytes at blanks: a
-context of a quarter, and the rest, whose log likelihood `evaluate tasks` measures with each cache. The perplexity is that
-of the continuations' tokens; an item's change is told for a token of an item of mean length.
+FOLDER holds our executables. The first bytes of TEXT, English prose, are cut into items of about 1600 bytes at blanks:
+a context of a quarter, and the rest, whose log likelihood `evaluate tasks` measures with each cache. The perplexity is
+that of the continuations' tokens; an item's change is told for a token of an item of mean length.
 """
 import argparse
 import json
@@ -74,7 +74,8 @@ def main():
                                     "items": [{"question": context, "answer": rest} for context, rest in pairs]}))
         tokens = count_tokens(options, folder, [rest for _, rest in pairs])
         print(f"{len(pairs)} items, {tokens} tokens")
-        print(f"{'weights':8} {'cache':6} {'perplexity':>10} {'against float':>14} {'largest of an item, nats a token':>34}")
+        print(f"{'weights':8} {'cache':6} {'perplexity':>10} {'against float':>14} "
+              f"{'largest of an item, nats a token':>34}")
         for weights in options.weights:
             plain = log_likelihoods(options, folder, task, weights, "none")
             coded = log_likelihoods(options, folder, task, weights, "int8")

@@ -80,7 +80,16 @@ std::optional<checkpoint::Encoding> typeOf(const Options& options, bool gguf) {
   return type;
 }
 
+void writeExport(comm::Communicator& world, const Options& options, bool gguf,
+                 std::optional<checkpoint::Encoding> type, checkpoint::Verification verification) {
+  const auto model = checkpoint::openModel(world, options.input, verification);
+  if (gguf) return checkpoint::writeGguf(*model, options.output, {.type = type}, world);
+  const auto largest = static_cast<std::int64_t>(options.largestFile * 1e9);
+  checkpoint::writeHuggingFace(*model, options.output, {.type = type, .largestFile = largest}, world);
+}
+
 int runExport(comm::Communicator& world, const app::CommonOptions& common, const Options& options) {
+  using checkpoint::Verification;
   const Clock::time_point start = Clock::now();
   bool gguf = false;
   std::optional<checkpoint::Encoding> type;
@@ -93,12 +102,12 @@ int runExport(comm::Communicator& world, const app::CommonOptions& common, const
     checkpoint::writeAdapter(world, checkpoint::Reader(world, options.input), options.output);
     return finish(common, options, start, {{"format", options.format}});
   }
-  const auto model = checkpoint::openModel(world, options.input);
-  if (gguf) {
-    checkpoint::writeGguf(*model, options.output, {.type = type}, world);
-  } else {
-    const auto largest = static_cast<std::int64_t>(options.largestFile * 1e9);
-    checkpoint::writeHuggingFace(*model, options.output, {.type = type, .largestFile = largest}, world);
+  try {
+    writeExport(world, options, gguf, type, Verification::whenRead);
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::badData) throw;
+    // Where a shard is damaged, this says so and goes back to the step before; whatever else is wrong is thrown again.
+    writeExport(world, options, gguf, type, Verification::atOnce);
   }
   return finish(common, options, start, {{"format", gguf ? "gguf" : "huggingface"}, {"type", options.type}});
 }

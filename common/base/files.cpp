@@ -82,6 +82,10 @@ std::int64_t File::size() const {
   return status.st_size;
 }
 
+void File::resize(std::int64_t bytes) const {
+  if (::ftruncate(descriptor_, bytes) != 0) fail("cannot give a size to", path_, errno);
+}
+
 void File::startWriting(std::int64_t offset, std::int64_t bytes) const {
   ::sync_file_range(descriptor_, offset, bytes, SYNC_FILE_RANGE_WRITE);
 }

@@ -29,6 +29,8 @@ class File {
   // Writes all bytes at an offset.
   void writeAt(std::int64_t offset, std::span<const std::byte> bytes) const;
   std::int64_t size() const;
+  // Gives the file so many bytes; those that nobody has written are zeros and take no room.
+  void resize(std::int64_t bytes) const;
   // Asks the system to begin writing these bytes to the disk, so that sync() has less to wait for. A hint only.
   void startWriting(std::int64_t offset, std::int64_t bytes) const;
   void sync() const;

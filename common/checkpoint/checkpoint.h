@@ -15,6 +15,7 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -101,6 +102,21 @@ class Writer {
   std::unique_ptr<Implementation> implementation_;
 };
 
+// Where elements lie in a file, one behind the other and as they are stored.
+struct FilePlace {
+  std::filesystem::path file;
+  std::int64_t offset = 0;
+};
+
+// When a Reader checks the shards of a step against their checksums.
+enum class Verification {
+  atOnce,  // all, dealt out over the ranks, before it is made
+  // Each before the first read from it, and the one behind it meanwhile: reading goes on beside. Damage is an Error of
+  // kind badData of that read, and no step before is tried. Several ranks verify at once all the same, since each would
+  // have to verify what others need too.
+  whenRead,
+};
+
 // Opens the newest complete step of a run folder, or one step's folder. A step that is damaged (a shard missing,
 // truncated, or not matching its checksum) is said so and passed over for the step before it, unless the path names
 // that very step; none left is an Error of kind badData. Collective: all ranks open the same step.
@@ -112,7 +128,8 @@ class Reader {
     base::Shape shape;
   };
 
-  Reader(comm::Communicator& communicator, const std::filesystem::path& path);
+  Reader(comm::Communicator& communicator, const std::filesystem::path& path,
+         Verification verification = Verification::atOnce);
   ~Reader();
   Reader(const Reader&) = delete;
   Reader& operator=(const Reader&) = delete;
@@ -125,6 +142,9 @@ class Reader {
   // it needs. Kind badData when the tensor is missing or another type or shape.
   void read(const std::string& name, base::DType type, const base::Shape& shape, std::int64_t begin, std::int64_t count,
             void* target) const;
+  // Where read() would find these elements, for who copies files; the shard is verified by then. Nothing when they are
+  // not in one run of one shard.
+  std::optional<FilePlace> place(const std::string& name, std::int64_t begin, std::int64_t count) const;
 
  private:
   class Implementation;

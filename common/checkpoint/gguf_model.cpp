@@ -296,9 +296,9 @@ void writeGguf(const ModelSource& model, const std::filesystem::path& file, cons
     files.front() = {file, layOutGguf(pairs, tensors)};
     if (communicator.rank() == 0 && file.has_parent_path()) base::createFolders(file.parent_path());
   });
-  detail::writeTensorFiles(communicator, files, [&](const StoredTensor& tensor, const detail::Sink& sink) {
+  detail::writeTensorFiles(communicator, files, [&](const StoredTensor& tensor, detail::Sink& sink) {
     const auto found = outputs.find(tensor.name);
-    if (found == outputs.end()) return sink(std::as_bytes(std::span(factors)));
+    if (found == outputs.end()) return sink.put(std::as_bytes(std::span(factors)));
     detail::writePart(model, *found->second.parameter, *found->second.part, *tensor.encoding, sink);
   });
 }

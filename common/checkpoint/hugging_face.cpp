@@ -7,6 +7,7 @@
 #include "common/base/error.h"
 #include "common/base/files.h"
 #include "common/base/json_nesting.h"
+#include "common/base/log.h"
 #include "common/checkpoint/detail/foreign_model.h"
 #include "common/checkpoint/hugging_face.h"
 #include "common/checkpoint/safetensors.h"
@@ -101,7 +102,12 @@ ForeignParts openHuggingFace(const fs::path& folder) {
   const fs::path configuration = folder / configurationName, tokenizer = folder / tokenizerName;
   parts.metadata.configuration = readText(configuration);
   parts.configuration = parseForeignConfiguration(parts.metadata.configuration, "'" + configuration.string() + "'");
-  if (fs::exists(tokenizer)) parts.metadata.tokenizer = readText(tokenizer);
+  if (fs::exists(tokenizer)) {
+    parts.metadata.tokenizer = readText(tokenizer);
+  } else if (fs::exists(folder / "tokenizer.model")) {
+    TANDEM_LOG(warning) << (folder / "tokenizer.model").string() << " is a tokenizer of SentencePiece, which is not "
+                        << "read: the model is read without one, and only token ids can be given to it";
+  }
   parts.metadata.companions = readCompanions(folder);
   parts.layout = huggingFaceLayout(parts.configuration);
   parts.files = openWeights(folder);

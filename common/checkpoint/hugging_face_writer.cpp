@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <future>
 #include <map>
 #include <nlohmann/json.hpp>
 
@@ -92,27 +93,37 @@ void setDefault(Json& object, const char* key, const Json& value) {
   if (!object.contains(key)) object[key] = value;
 }
 
-struct SpecialTokens {
-  std::optional<tokenizer::Tokenizer> tokens;  // nothing where we have none, or one of a kind that we do not read
-  Json id(std::optional<tokenizer::TokenId> token) const { return token ? Json(*token) : Json(nullptr); }
-  Json begin() const { return tokens ? id(tokens->beginToken()) : Json(nullptr); }
-  Json end() const { return tokens ? id(tokens->endToken()) : Json(nullptr); }
-};
+// The tokenizer is read when it is asked for first: a large one takes as long as writing some hundred megabytes, and of
+// an imported model the texts beside it say the same.
+class SpecialTokens {
+ public:
+  explicit SpecialTokens(const std::string& tokenizerText) : text_(tokenizerText) {}
 
-SpecialTokens specialTokensOf(const std::string& tokenizerText) {
-  SpecialTokens special;
-  if (tokenizerText.empty()) return special;
-  try {
-    special.tokens.emplace(tokenizer::fromJson(tokenizerText, "the model's tokenizer"));
-  } catch (const Error& error) {
-    TANDEM_LOG(warning) << error.message() << ": it is written as it is";
+  // Nothing where we have none, or one of a kind that we do not read.
+  const std::optional<tokenizer::Tokenizer>& tokens() {
+    if (isRead_ || text_.empty()) return tokens_;
+    isRead_ = true;
+    try {
+      tokens_.emplace(tokenizer::fromJson(text_, "the model's tokenizer"));
+    } catch (const Error& error) {
+      TANDEM_LOG(warning) << error.message() << ": it is written as it is";
+    }
+    return tokens_;
   }
-  return special;
-}
+  Json begin() { return tokens() ? id(tokens()->beginToken()) : Json(nullptr); }
+  Json end() { return tokens() ? id(tokens()->endToken()) : Json(nullptr); }
+
+ private:
+  static Json id(std::optional<tokenizer::TokenId> token) { return token ? Json(*token) : Json(nullptr); }
+
+  const std::string& text_;
+  bool isRead_ = false;
+  std::optional<tokenizer::Tokenizer> tokens_;
+};
 
 // The configuration of an imported model as it came. One of ours says only what differs from our defaults; here it also
 // says what other programs have another default for.
-std::string configurationText(const ModelSource& model, const SpecialTokens& special,
+std::string configurationText(const ModelSource& model, SpecialTokens& special,
                               const std::vector<OutputTensor>& pieces, bool typeChanged) {
   const model::Configuration& c = model.configuration();
   Json object = Json::parse(model.metadata().configuration);
@@ -135,16 +146,16 @@ std::string configurationText(const ModelSource& model, const SpecialTokens& spe
   return object.dump(2) + "\n";
 }
 
-Json textOf(const SpecialTokens& special, const Json& id) {
+Json textOf(SpecialTokens& special, const Json& id) {
   if (id.is_null()) return nullptr;
-  return std::string(special.tokens->tokenBytes(id.get<tokenizer::TokenId>()));
+  return std::string(special.tokens()->tokenBytes(id.get<tokenizer::TokenId>()));
 }
 
 // The texts beside the weights, by the names of their files.
 std::map<std::string, std::string> textsOf(const ModelSource& model, const std::vector<OutputTensor>& pieces,
                                            bool typeChanged) {
   std::map<std::string, std::string> texts;
-  const SpecialTokens special = specialTokensOf(model.metadata().tokenizer);
+  SpecialTokens special(model.metadata().tokenizer);
   texts[configurationName] = configurationText(model, special, pieces, typeChanged);
   if (!model.metadata().tokenizer.empty()) texts[tokenizerName] = model.metadata().tokenizer;
   if (!model.metadata().companions.empty()) {
@@ -153,15 +164,17 @@ std::map<std::string, std::string> textsOf(const ModelSource& model, const std::
       if (companions.contains(name)) texts[name] = companions[name].get<std::string>();
     }
   }
-  if (!special.tokens) return texts;
-  const Json generation = {{"bos_token_id", special.begin()}, {"eos_token_id", special.end()}};
-  texts.try_emplace("generation_config.json", generation.dump(2) + "\n");
+  constexpr const char *generation = "generation_config.json", *settings = "tokenizer_config.json";
+  const bool isComplete = texts.contains(generation) && texts.contains(settings);
+  if (isComplete || !special.tokens()) return texts;
+  const Json ends = {{"bos_token_id", special.begin()}, {"eos_token_id", special.end()}};
+  texts.try_emplace(generation, ends.dump(2) + "\n");
   const Json tokenizer = {{"bos_token", textOf(special, special.begin())},
                           {"clean_up_tokenization_spaces", false},
                           {"eos_token", textOf(special, special.end())},
                           {"model_max_length", model.configuration().maximumPositions},
                           {"tokenizer_class", "PreTrainedTokenizerFast"}};
-  texts.try_emplace("tokenizer_config.json", tokenizer.dump(2) + "\n");
+  texts.try_emplace(settings, tokenizer.dump(2) + "\n");
   return texts;
 }
 
@@ -201,15 +214,19 @@ void writeHuggingFace(const ModelSource& model, const fs::path& target, const Hu
   comm::agreeOn(communicator, [&] {
     if (isRoot) beginFolder(folder, partial);
   });
+  std::future<std::map<std::string, std::string>> texts;
+  if (isRoot) {
+    texts = std::async(std::launch::async, [&] { return textsOf(model, pieces, options.type.has_value()); });
+  }
   try {
-    detail::writeTensorFiles(communicator, files, [&](const StoredTensor& tensor, const detail::Sink& sink) {
+    detail::writeTensorFiles(communicator, files, [&](const StoredTensor& tensor, detail::Sink& sink) {
       const OutputTensor& piece = *byName.at(tensor.name);
       detail::writePart(model, *piece.parameter, *piece.part, piece.tensor.encoding, sink);
     });
     comm::agreeOn(communicator, [&] {
       if (!isRoot) return;
       if (divided.size() > 1) base::replaceFile(partial / safetensorsIndexName, indexText(divided));
-      for (const auto& [name, text] : textsOf(model, pieces, options.type.has_value())) {
+      for (const auto& [name, text] : texts.get()) {
         base::replaceFile(partial / name, text);
       }
       renameFolder(partial, folder);

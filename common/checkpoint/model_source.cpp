@@ -32,6 +32,12 @@ class OwnModel : public ModelSource {
     });
   }
 
+  std::optional<FilePlace> place(const StoredParameter& parameter, std::int64_t begin,
+                                 std::int64_t count) const override {
+    if (quantised_.contains(parameter.name)) return std::nullopt;
+    return reader_->place(tensorName(parameter.name), begin, count);
+  }
+
   std::optional<QuantisedFormat> quantisedFormat(const StoredParameter& parameter) const override {
     const auto found = quantised_.find(parameter.name);
     return found == quantised_.end() ? std::nullopt : std::optional(found->second.format);
@@ -98,6 +104,10 @@ const StoredParameter& ModelSource::parameter(const std::string& name) const {
   return *found;
 }
 
+std::optional<FilePlace> ModelSource::place(const StoredParameter&, std::int64_t, std::int64_t) const {
+  return std::nullopt;
+}
+
 std::optional<QuantisedFormat> ModelSource::quantisedFormat(const StoredParameter&) const { return std::nullopt; }
 
 QuantisedRows ModelSource::readQuantisedRows(const StoredParameter& parameter, std::int64_t, std::int64_t) const {
@@ -133,12 +143,13 @@ ModelFormat formatOf(const fs::path& path) {
 namespace {
 
 // Adapters are read together with their base.
-std::unique_ptr<ModelSource> openOwn(comm::Communicator& communicator, const fs::path& path) {
-  auto reader = std::make_unique<Reader>(communicator, path);
+std::unique_ptr<ModelSource> openOwn(comm::Communicator& communicator, const fs::path& path,
+                                     Verification verification) {
+  auto reader = std::make_unique<Reader>(communicator, path, verification);
   if (!holdsAdapters(*reader)) return std::make_unique<OwnModel>(communicator, std::move(reader));
   fs::path base;
   comm::agreeOn(communicator, [&] { base = baseOfAdapters(*reader); });
-  auto model = std::make_unique<OwnModel>(communicator, std::make_unique<Reader>(communicator, base));
+  auto model = std::make_unique<OwnModel>(communicator, std::make_unique<Reader>(communicator, base, verification));
   std::unique_ptr<ModelSource> adapted;
   comm::agreeOn(communicator, [&] { adapted = withAdapters(std::move(model), *reader); });
   return adapted;
@@ -146,7 +157,8 @@ std::unique_ptr<ModelSource> openOwn(comm::Communicator& communicator, const fs:
 
 }  // namespace
 
-std::unique_ptr<ModelSource> openModel(comm::Communicator& communicator, const fs::path& path) {
+std::unique_ptr<ModelSource> openModel(comm::Communicator& communicator, const fs::path& path,
+                                       Verification verification) {
   ModelFormat format = ModelFormat::tandem;
   std::unique_ptr<ModelSource> model;
   comm::agreeOn(communicator, [&] {
@@ -157,7 +169,7 @@ std::unique_ptr<ModelSource> openModel(comm::Communicator& communicator, const f
       model = std::make_unique<detail::ForeignModel>(detail::openGguf(path));
     }
   });
-  if (format == ModelFormat::tandem) model = openOwn(communicator, path);
+  if (format == ModelFormat::tandem) model = openOwn(communicator, path, verification);
   return model;
 }
 

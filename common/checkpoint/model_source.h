@@ -42,6 +42,10 @@ class ModelSource {
   void read(const StoredParameter& parameter, std::int64_t begin, std::int64_t count, base::DType type,
             void* target) const;
 
+  // Where these elements lie in a file, for who copies them as they are stored; nothing: they have to be read.
+  virtual std::optional<FilePlace> place(const StoredParameter& parameter, std::int64_t begin,
+                                         std::int64_t count) const;
+
   // The format that a checkpoint of ours holds the matrix in, though it is read as float32; nothing: as numbers.
   virtual std::optional<QuantisedFormat> quantisedFormat(const StoredParameter& parameter) const;
   // Rows [begin, begin + count) of such a matrix, as its file has them.
@@ -67,6 +71,7 @@ ModelFormat formatOf(const std::filesystem::path& path);
 // Opens any of the three; a checkpoint of ours as Reader does. Throws Error of kind badData, naming file and tensor,
 // for an architecture, a tensor or a type that we do not have, a shape that disagrees with the configuration, and
 // damage. Collective.
-std::unique_ptr<ModelSource> openModel(comm::Communicator& communicator, const std::filesystem::path& path);
+std::unique_ptr<ModelSource> openModel(comm::Communicator& communicator, const std::filesystem::path& path,
+                                       Verification verification = Verification::atOnce);
 
 }  // namespace tandem::checkpoint

@@ -78,13 +78,15 @@ void broadcastIndex(comm::Communicator& ranks, detail::Index& index) {
 }
 
 // Checks a step, the shards being dealt out over the ranks. The first problem that any rank found, or nothing; then
-// every rank has the index.
-std::string openStep(comm::Communicator& ranks, const fs::path& folder, detail::Index& index) {
+// every rank has the index. With Verification::whenRead the shards are left for later.
+std::string openStep(comm::Communicator& ranks, const fs::path& folder, Verification verification,
+                     detail::Index& index) {
   std::string problem;
   if (ranks.rank() == 0) problem = problemOf([&] { index = detail::readIndex(folder); });
   problem = comm::broadcastText(ranks, problem, 0);
   if (!problem.empty()) return problem;
   broadcastIndex(ranks, index);
+  if (verification == Verification::whenRead) return {};
   const auto shards = index.layout.shards.size();
   const std::string own = problemOf([&] {
     for (auto i = static_cast<std::size_t>(ranks.rank()); i < shards; i += static_cast<std::size_t>(ranks.size())) {
@@ -101,13 +103,15 @@ std::string openStep(comm::Communicator& ranks, const fs::path& folder, detail::
 
 class Reader::Implementation {
  public:
-  Implementation(comm::Communicator& ranks, const fs::path& path) {
+  Implementation(comm::Communicator& ranks, const fs::path& path, Verification asked) {
+    const Verification verification = ranks.size() == 1 ? asked : Verification::atOnce;
     std::string problems;
     folder_ = firstIntact(
-        agreedCandidates(ranks, path), [&](const fs::path& folder) { return openStep(ranks, folder, index_); },
-        problems);
+        agreedCandidates(ranks, path),
+        [&](const fs::path& folder) { return openStep(ranks, folder, verification, index_); }, problems);
     if (folder_.empty()) comm::agree(ranks, noneIntact(path, problems));
     describeTensors();
+    if (verification == Verification::whenRead) verifier_.emplace(folder_, index_.layout.shards);
   }
 
   const Metadata& metadata() const { return index_.metadata; }
@@ -136,6 +140,21 @@ class Reader::Implementation {
         readRuns(tensor, piece, begin, count, target);
       }
     }
+  }
+
+  std::optional<FilePlace> place(const std::string& name, std::int64_t begin, std::int64_t count) const {
+    const detail::PlacedTensor* const tensor = find(name);
+    if (tensor == nullptr) return std::nullopt;
+    const auto holdsAll = [&](const detail::PlacedPiece& piece) {
+      return piece.repeats == 1 && piece.targetBegin <= begin && begin + count <= piece.targetBegin + piece.count;
+    };
+    const auto piece = std::ranges::find_if(tensor->pieces, holdsAll);
+    if (piece == tensor->pieces.end()) return std::nullopt;
+    const std::lock_guard lock(filesMutex_);
+    const std::int64_t offset = datasetOf(*tensor, piece->shard).offset();
+    const std::string& file = index_.layout.shards[static_cast<std::size_t>(piece->shard)].file;
+    const std::int64_t element = piece->sourceBegin + begin - piece->targetBegin;
+    return FilePlace{folder_ / file, offset + element * base::byteSize(tensor->type)};
   }
 
  private:
@@ -201,12 +220,16 @@ class Reader::Implementation {
   void readPiece(const detail::PlacedTensor& tensor, const detail::PlacedPiece& piece, std::int64_t offset,
                  std::int64_t count, void* target) const {
     const std::lock_guard lock(filesMutex_);
-    const hdf5::Dataset dataset = shard(piece.shard).dataset(tensor.name);
+    datasetOf(tensor, piece.shard).read(piece.sourceBegin + offset, count, target);
+  }
+
+  hdf5::Dataset datasetOf(const detail::PlacedTensor& tensor, int number) const {
+    hdf5::Dataset dataset = shard(number).dataset(tensor.name);
     if (dataset.type() != tensor.type) {
       throw Error(ErrorKind::badData, "the tensor " + tensor.name + " is of type " + base::name(dataset.type()) +
-                                          " in " + index_.layout.shards[static_cast<std::size_t>(piece.shard)].file);
+                                          " in " + index_.layout.shards[static_cast<std::size_t>(number)].file);
     }
-    dataset.read(piece.sourceBegin + offset, count, target);
+    return dataset;
   }
 
   // Keeps shards open, but not without bound: there may be more than a process may open.
@@ -214,6 +237,7 @@ class Reader::Implementation {
     constexpr std::size_t mostOpen = 64;
     const auto open = files_.find(number);
     if (open != files_.end()) return open->second;
+    if (verifier_) verifier_->await(number);
     if (files_.size() >= mostOpen) files_.clear();
     const std::string& name = index_.layout.shards[static_cast<std::size_t>(number)].file;
     return files_.emplace(number, hdf5::File::open(folder_ / name)).first->second;
@@ -223,11 +247,12 @@ class Reader::Implementation {
   fs::path folder_;
   std::vector<Entry> entries_;
   mutable std::mutex filesMutex_;
+  mutable std::optional<detail::ShardVerifier> verifier_;  // only where shards are verified as they are read
   mutable std::map<int, hdf5::File> files_;
 };
 
-Reader::Reader(comm::Communicator& communicator, const fs::path& path)
-    : implementation_(std::make_unique<Implementation>(communicator, path)) {}
+Reader::Reader(comm::Communicator& communicator, const fs::path& path, Verification verification)
+    : implementation_(std::make_unique<Implementation>(communicator, path, verification)) {}
 Reader::~Reader() = default;
 const Metadata& Reader::metadata() const { return implementation_->metadata(); }
 const fs::path& Reader::folder() const { return implementation_->folder(); }
@@ -236,6 +261,10 @@ bool Reader::has(const std::string& name) const { return implementation_->find(n
 void Reader::read(const std::string& name, base::DType type, const base::Shape& shape, std::int64_t begin,
                   std::int64_t count, void* target) const {
   implementation_->read(name, type, shape, begin, count, target);
+}
+
+std::optional<FilePlace> Reader::place(const std::string& name, std::int64_t begin, std::int64_t count) const {
+  return implementation_->place(name, begin, count);
 }
 
 Metadata readMetadata(const fs::path& path) {

@@ -23,6 +23,7 @@ while (($#)); do
 done
 [[ -s $gguf && -s $text ]] || { echo "$0: give --gguf and --text" >&2; exit 2; }
 [[ -n $folder ]] || { folder=$(mktemp -d); trap 'rm -rf "$folder"' EXIT; }
+mkdir -p "$folder"
 convert=$bin/checkpoint-convert
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 tokens=1000
@@ -34,7 +35,7 @@ logits() {
     "$convert" verify --log-level warning --json --checkpoint "$2" --against "$3" "${@:4}" | "$python" -c '
 import json, sys
 l = json.load(sys.stdin)["logits"]
-print(f"max difference {l["max_difference"]:.2g}, KL {l["kl"]:.2g}, same likeliest {l["same_likeliest"]} of {l["tokens"]}")' |
+print("max difference {max_difference:.2g}, KL {kl:.2g}, same likeliest {same_likeliest} of {tokens}".format(**l))' |
         while read -r line; do row "$1" "$line"; done
 }
 quietly() { "$@" >>"$folder/convert.log" 2>&1 || { tail -n 20 "$folder/convert.log" >&2; return 1; }; }

@@ -88,6 +88,47 @@ class Convert(unittest.TestCase):
         convert("merge", "--checkpoint", trained(), exported("folder"), "--output", world.path("mean"))
         self.assertTrue(convert("diff", "--checkpoint", world.path("mean"), "--against", trained())["identical"])
 
+    def test_an_export_goes_back_to_the_step_before_a_damaged_one(self):
+        world.pretrain("twice", 4, checkpoint_every=2)
+        steps = sorted((world.path("twice") / "checkpoints").iterdir())
+        convert("export", "--checkpoint", steps[0], "--output", world.path("first"))
+        shard = next(steps[1].glob("shard-*"))
+        content = bytearray(shard.read_bytes())
+        content[len(content) // 2] ^= 1
+        shard.write_bytes(content)
+        for ranks in (1, 2):
+            output = world.path(f"gone-back{ranks}")
+            ended = succeed(ranks, "checkpoint-convert", "export", "--checkpoint", world.path("twice"), "--output", output)
+            self.assertIn("going back to", ended.err)
+            for path in world.path("first").iterdir():
+                self.assertEqual((output / path.name).read_bytes(), path.read_bytes(), path.name)
+            self.assertIn("does not match its checksum",
+                          refuse(BAD_DATA, "export", "--checkpoint", steps[1], "--output", world.path("none"), ranks=ranks))
+            self.assertEqual(list(world.path("none").parent.glob("none*")), [])
+
+    def test_a_tokenizer_of_sentencepiece_is_named_and_left_out(self):
+        def text(value):
+            return len(value).to_bytes(8, "little") + value
+        content = exported("model.gguf").read_bytes()
+        model = b"tokenizer.ggml.model" + (8).to_bytes(4, "little")
+        cutting = b"tokenizer.ggml.pre" + (8).to_bytes(4, "little")
+        begin = content.index(cutting) + len(cutting)
+        name = content[begin + 8:begin + 8 + int.from_bytes(content[begin:begin + 8], "little")]
+        # As long as before, so that all tensors keep their places.
+        content = content.replace(cutting + text(name), cutting + text(name[:-1])).replace(model + text(b"gpt2"),
+                                                                                           model + text(b"llama"))
+        world.path("pieces.gguf").write_bytes(content)
+        folder = world.path("pieces-folder")
+        shutil.copytree(exported("folder"), folder)
+        (folder / "tokenizer.json").rename(folder / "tokenizer.model")
+        for source in (world.path("pieces.gguf"), folder):
+            output = world.path(source.stem + "-run")
+            ended = succeed(1, "checkpoint-convert", "import", "--input", source, "--output", output)
+            self.assertIn("SentencePiece", ended.err)
+            ended = run(1, "evaluate", "generate", "--checkpoint", output, "--prompt", "Ada")
+            self.assertEqual(ended.code, BAD_DATA, ended)
+            self.assertIn("no tokenizer", ended.err)
+
     def test_what_cannot_be_is_refused_with_its_code_and_reason(self):
         for ranks in (1, 2):
             cut = world.path(f"cut{ranks}.gguf")

@@ -170,6 +170,16 @@ std::optional<tokenizer::Tokenizer> readableTokenizer(const ModelSource& model) 
   return std::nullopt;
 }
 
+// Why a tokenizer that a file calls so is not read.
+std::string reasonAgainst(const std::string& model, const std::string& cutting) {
+  if (model == "llama") {
+    return "its tokenizer 'llama' is one of SentencePiece, which joins pieces by scores (Llama 2, Mistral); only "
+           "byte-level BPE is read";
+  }
+  if (model != "gpt2") return "its tokenizer is '" + model + "'; only byte-level BPE is read";
+  return "its tokenizer cuts words by '" + cutting + "', which we do not have";
+}
+
 }  // namespace
 
 std::string tokenizerOf(const GgufFile& file) {
@@ -178,8 +188,8 @@ std::string tokenizerOf(const GgufFile& file) {
   const auto* const cutting =
       std::ranges::find_if(cuttings, [&](const WordCutting& each) { return name == each.name; });
   if (model != "gpt2" || cutting == cuttings.end()) {
-    TANDEM_LOG(warning) << file.path().string() << ": its tokenizer '" << model << "' with words cut by '" << name
-                        << "' is none that we have: the model is read without one";
+    TANDEM_LOG(warning) << file.path().string() << ": " << reasonAgainst(model, name)
+                        << ": the model is read without one, and only token ids can be given to it";
     return {};
   }
   try {

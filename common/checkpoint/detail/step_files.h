@@ -4,8 +4,10 @@
 #include <atomic>
 #include <cstddef>
 #include <filesystem>
+#include <future>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "common/base/files.h"
 #include "common/checkpoint/checkpoint.h"
@@ -35,7 +37,28 @@ struct Index {
 // Reads checkpoint.h5 and checks it against its checksum. Throws Error when it is not whole.
 Index readIndex(const std::filesystem::path& folder);
 
-// Throws Error when the shard is missing, of another size, or does not match its hash.
-void verifyShard(const std::filesystem::path& folder, const Shard& shard);
+// Throws Error when the shard is missing, of another size, or does not match its hash. Ends early, without a finding,
+// once `cancelled`.
+void verifyShard(const std::filesystem::path& folder, const Shard& shard, const std::atomic<bool>& cancelled = false);
+
+// Verifies shards as they are needed, each on a thread of its own that also runs ahead of the need by one.
+class ShardVerifier {
+ public:
+  ShardVerifier(std::filesystem::path folder, std::span<const Shard> shards);
+  ~ShardVerifier();  // gives up what it runs ahead with
+  ShardVerifier(const ShardVerifier&) = delete;
+  ShardVerifier& operator=(const ShardVerifier&) = delete;
+
+  // Returns once the shard is known to be whole; throws what verifyShard throws. One thread at a time.
+  void await(int shard);
+
+ private:
+  void start(std::size_t shard);
+
+  std::filesystem::path folder_;
+  std::span<const Shard> shards_;
+  std::atomic<bool> cancelled_ = false;
+  std::vector<std::shared_future<void>> findings_;  // by shard; invalid: not begun
+};
 
 }  // namespace tandem::checkpoint::detail

@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "common/base/error.h"
+#include "common/base/file_copy.h"
 #include "common/base/files.h"
 #include "common/checkpoint/detail/foreign_model.h"
 
@@ -22,11 +23,41 @@ void createFiles(std::span<const OutputFile> files) {
   for (const OutputFile& output : files) {
     base::File file = base::File::create(partialOf(output.path));
     file.writeAt(0, std::as_bytes(std::span(output.layout.head)));
-    const std::byte last{};  // so the file has its size, and zeros where no tensor lies
-    if (output.layout.bytes > std::ssize(output.layout.head)) file.writeAt(output.layout.bytes - 1, {&last, 1});
+    file.resize(output.layout.bytes);  // zeros where no tensor lies
     file.close();
   }
 }
+
+// Writes a tensor into its place in a file.
+class FileSink : public Sink {
+ public:
+  FileSink(const base::File& file, std::int64_t begin) : file_(file), end_(begin) {}
+
+  void put(std::span<const std::byte> bytes) override {
+    file_.writeAt(end_, bytes);
+    advance(std::ssize(bytes));
+  }
+  void copy(const FilePlace& place, std::int64_t bytes) override {
+    if (!source_ || sourcePath_ != place.file) {
+      source_.emplace(base::File::openForReading(place.file));
+      sourcePath_ = place.file;
+    }
+    base::copyBytes(*source_, place.offset, file_, end_, bytes);
+    advance(bytes);
+  }
+  std::int64_t end() const { return end_; }
+
+ private:
+  void advance(std::int64_t bytes) {
+    file_.startWriting(end_, bytes);
+    end_ += bytes;
+  }
+
+  const base::File& file_;
+  std::int64_t end_;
+  fs::path sourcePath_;  // what is copied from stays open
+  std::optional<base::File> source_;
+};
 
 // Every rank's files are synced by itself before; so the names mean what they say.
 void publish(std::span<const OutputFile> files) {
@@ -48,7 +79,7 @@ void remove(std::span<const OutputFile> files) {
 }
 
 void writeShare(comm::Communicator& communicator, std::span<const OutputFile> files,
-                const std::function<void(const StoredTensor&, const Sink&)>& give) {
+                const std::function<void(const StoredTensor&, Sink&)>& give) {
   std::int64_t total = 0;
   for (const OutputFile& output : files) total += output.layout.bytes;
   std::int64_t before = 0;  // bytes of all tensors before: a tensor belongs to the rank whose share its middle is in
@@ -59,13 +90,9 @@ void writeShare(comm::Communicator& communicator, std::span<const OutputFile> fi
       before += tensor.bytes;
       if (middle * communicator.size() / total != communicator.rank()) continue;
       if (!file) file.emplace(base::File::openForWriting(partialOf(output.path)));
-      std::int64_t end = tensor.offset;
-      give(tensor, [&](std::span<const std::byte> bytes) {
-        file->writeAt(end, bytes);
-        file->startWriting(end, std::ssize(bytes));
-        end += std::ssize(bytes);
-      });
-      TANDEM_ASSERT(end == tensor.offset + tensor.bytes, "a tensor is as long as its place");
+      FileSink sink(*file, tensor.offset);
+      give(tensor, sink);
+      TANDEM_ASSERT(sink.end() == tensor.offset + tensor.bytes, "a tensor is as long as its place");
     }
     if (!file) continue;
     file->sync();
@@ -76,7 +103,7 @@ void writeShare(comm::Communicator& communicator, std::span<const OutputFile> fi
 class PartWriter {
  public:
   PartWriter(const ModelSource& model, const Parameter& parameter, const Part& part, Encoding encoding,
-             const Sink& sink)
+             Sink& sink)
       : model_(model),
         stored_(model.parameter(parameter.name)),
         part_(part),
@@ -109,18 +136,27 @@ class PartWriter {
   }
 
   void give(std::span<const std::byte> elements) {
-    if (plainType(encoding_)) return sink_(elements);
+    if (plainType(encoding_)) return sink_.put(elements);
     const auto* floats = reinterpret_cast<const float*>(elements.data());
     const std::int64_t count = std::ssize(elements) / size();
     std::vector<std::byte> encoded(static_cast<std::size_t>(encodedBytes(encoding_, count)));
     encode(encoding_, {floats, static_cast<std::size_t>(count)}, encoded, part_.name);
-    sink_(encoded);
+    sink_.put(encoded);
   }
 
+  // What is stored as it is wanted is copied from file to file.
   void same() {
     const std::int64_t begin = part_.firstRow * rowElements_, count = part_.rows * rowElements_;
+    const bool isStoredSo = plainType(encoding_) == stored_.type;
     for (std::int64_t done = 0; done < count; done += blockOfElements) {
-      give(readElementsOf(begin + done, std::min(blockOfElements, count - done)));
+      const std::int64_t length = std::min(blockOfElements, count - done);
+      std::optional<FilePlace> place;
+      if (isStoredSo) place = model_.place(stored_, begin + done, length);
+      if (place) {
+        sink_.copy(*place, length * size());
+      } else {
+        give(readElementsOf(begin + done, length));
+      }
     }
   }
 
@@ -157,13 +193,13 @@ class PartWriter {
   Encoding encoding_;
   DType type_;
   std::int64_t rowElements_;
-  const Sink& sink_;
+  Sink& sink_;
 };
 
 }  // namespace
 
 void writeTensorFiles(comm::Communicator& communicator, std::span<const OutputFile> files,
-                      const std::function<void(const StoredTensor&, const Sink&)>& give) {
+                      const std::function<void(const StoredTensor&, Sink&)>& give) {
   const bool isRoot = communicator.rank() == 0;
   try {
     comm::agreeOn(communicator, [&] {
@@ -180,7 +216,7 @@ void writeTensorFiles(comm::Communicator& communicator, std::span<const OutputFi
 }
 
 void writePart(const ModelSource& model, const Parameter& parameter, const Part& part, Encoding encoding,
-               const Sink& sink) {
+               Sink& sink) {
   PartWriter(model, parameter, part, encoding, sink).run();
 }
 

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "common/base/error.h"
+#include "common/base/file_copy.h"
 #include "tests/run_program.h"
 
 namespace tandem::base {
@@ -128,6 +129,30 @@ TEST_F(Files, movingAFileMovesItsDescriptor) {
   second.close();
   second.close();
   EXPECT_EQ(readFile(path), "x");
+}
+
+TEST_F(Files, aPartIsCopiedIntoAnotherFile) {
+  const fs::path other = folder / "other";
+  const File source = File::create(path), target = File::create(other);
+  source.writeAt(0, bytesOf("0123456789"));
+  target.writeAt(0, bytesOf("abcdefghij"));
+  copyBytes(source, 2, target, 4, 5);
+  EXPECT_EQ(readFile(other), "abcd23456j");
+  copyBytes(source, 0, target, 12, 1);
+  EXPECT_EQ(readFile(other), std::string("abcd23456j\0\0000", 13));
+  expectFileError([&] { copyBytes(source, 8, target, 0, 3); }, "byte 10", "too early");
+}
+
+TEST_F(Files, aCopyThatTheSystemRefusesGoesThroughMemory) {
+  const File source = File::create(path);
+  const std::string text(3 << 20, 'x');  // more than a block
+  source.writeAt(0, bytesOf(text));
+  source.writeAt(0, bytesOf("begin"));
+  copyBytes(source, 0, source, std::ssize(text) - 5, 5);
+  EXPECT_EQ(readFile(path).substr(text.size() - 6), "xbegin");
+  // Ranges of one file that overlap are refused by copy_file_range.
+  copyBytes(source, 0, source, 2, std::ssize(text));
+  EXPECT_EQ(readFile(path).substr(0, 8), "bebegin" + std::string("x"));
 }
 
 }  // namespace

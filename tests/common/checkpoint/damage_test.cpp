@@ -56,6 +56,25 @@ TEST_F(DamagedCheckpoint, aMissingShardIsSeen) {
   expectPassedOver("No such file");
 }
 
+TEST_F(DamagedCheckpoint, thatIsVerifiedAsItIsReadGivesNothingOfADamagedShard) {
+  const fs::path shard = lastShard();
+  expectState(Reader(world(), run_.path(), Verification::whenRead), 2);
+  damage([&] { flipByte(shard, static_cast<std::int64_t>(fs::file_size(shard)) / 2); });
+  if (world().size() > 1) {  // as ever
+    expectState(Reader(world(), run_.path(), Verification::whenRead), 1);
+    return;
+  }
+  const Reader reader(world(), run_.path(), Verification::whenRead);
+  for (const Reader::Entry& entry : reader.tensors()) {
+    if (entry.shape.count() == 0) continue;
+    std::vector<std::byte> values(static_cast<std::size_t>(entry.shape.count() * base::byteSize(entry.type)));
+    const Error error =
+        errorOf([&] { reader.read(entry.name, entry.type, entry.shape, 0, entry.shape.count(), values.data()); });
+    EXPECT_EQ(error.kind(), ErrorKind::badData);
+    EXPECT_TRUE(contains(error.message(), shard.filename().string())) << error.message();
+  }
+}
+
 TEST_F(DamagedCheckpoint, itsMetadataAreReadWithoutItsShards) {
   const fs::path shard = lastShard();
   damage([&] { fs::remove(shard); });

@@ -59,6 +59,7 @@ TEST_F(DamagedCheckpoint, aMissingShardIsSeen) {
 TEST_F(DamagedCheckpoint, thatIsVerifiedAsItIsReadGivesNothingOfADamagedShard) {
   const fs::path shard = lastShard();
   expectState(Reader(world(), run_.path(), Verification::whenRead), 2);
+  world().barrier();  // all have read
   damage([&] { flipByte(shard, static_cast<std::int64_t>(fs::file_size(shard)) / 2); });
   if (world().size() > 1) {  // as ever
     expectState(Reader(world(), run_.path(), Verification::whenRead), 1);

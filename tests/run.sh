@@ -30,5 +30,5 @@ log=build/$preset-configure.log
 mkdir -p build
 cmake --preset "$preset" >"$log" || { cat "$log"; exit 1; }
 cmake --build --preset "$preset" --parallel "$jobs" --target "$target"
-# Starting programs is mostly waiting: one more than there are processors.
-ctest --preset "$preset" --parallel $((jobs + 1)) --no-tests=error "${options[@]}"
+# Starting programs and exchanging are mostly waiting: two more than there are processors.
+ctest --preset "$preset" --parallel $((jobs + 2)) --no-tests=error "${options[@]}"

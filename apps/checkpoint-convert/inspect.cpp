@@ -2,6 +2,7 @@
 
 #include "apps/checkpoint-convert/commands.h"
 #include "apps/checkpoint-convert/result.h"
+#include "common/base/json.h"
 #include "common/base/units.h"
 #include "common/checkpoint/inventory.h"
 
@@ -37,7 +38,7 @@ Json toJson(const Value& value) {
 
 // JSON texts are shown as what they say.
 Json parsed(const std::string& text) {
-  Json value = Json::parse(text, nullptr, false);
+  Json value = base::parseOrderedJsonOrDiscard(text);
   return value.is_discarded() ? Json(text) : value;
 }
 
@@ -97,10 +98,10 @@ std::string asText(const Inventory& inventory, const Json& document) {
   if (inventory.step >= 0) text += ", step " + std::to_string(inventory.step);
   text += "\n";
   for (const char* name : {"configuration", "options", "progress"}) {
-    if (document.contains(name)) text += std::string(name) + ": " + document[name].dump() + "\n";
+    if (document.contains(name)) text += std::string(name) + ": " + base::jsonText(document[name]) + "\n";
   }
   if (document.contains("values")) {
-    for (const auto& [name, value] : document["values"].items()) text += name + ": " + value.dump() + "\n";
+    for (const auto& [name, value] : document["values"].items()) text += name + ": " + base::jsonText(value) + "\n";
   }
   return text + tree(inventory) + std::to_string(inventory.tensors.size()) + " tensors, " +
          base::formatCount(document["elements"].get<double>()) + " elements, " +

@@ -2,6 +2,7 @@
 
 #include <filesystem>
 
+#include "common/base/json.h"
 #include "common/base/units.h"
 
 namespace tandem::convert {
@@ -9,7 +10,7 @@ namespace tandem::convert {
 namespace fs = std::filesystem;
 
 void report(const app::CommonOptions& common, const Json& document, const std::string& line) {
-  app::printJson(common.json ? document.dump(-1, ' ', false, Json::error_handler_t::replace) : line);
+  app::printJson(common.json ? base::lenientJsonText(document) : line);
 }
 
 std::string describeWork(std::int64_t bytes, double seconds) {

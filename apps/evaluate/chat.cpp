@@ -13,6 +13,7 @@
 #include "apps/evaluate/loaded_model.h"
 #include "apps/evaluate/sampling_options.h"
 #include "apps/shared/chat.h"
+#include "common/base/json.h"
 #include "common/base/signals.h"
 #include "common/tokenizer/tokenizer_json.h"
 
@@ -68,7 +69,7 @@ class Terminal {
         answer(line);
       }
     }
-    if (json_) app::printJson(turns_.dump(-1, ' ', false, Json::error_handler_t::replace));
+    if (json_) app::printJson(base::lenientJsonText(turns_));
   }
 
  private:

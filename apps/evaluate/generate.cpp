@@ -13,6 +13,7 @@
 #include "apps/evaluate/text_stream.h"
 #include "apps/shared/chat.h"
 #include "common/base/files.h"
+#include "common/base/json.h"
 #include "common/runtime/generator.h"
 #include "common/tokenizer/tokenizer.h"
 #include "common/tokenizer/tokenizer_json.h"
@@ -140,9 +141,6 @@ Json toJson(const Answer& answer) {
           {"decode_seconds", answer.generation.decodeSeconds}};
 }
 
-// Invalid UTF-8 (a character cut by the token limit) becomes the replacement character; JSON allows no other way.
-std::string dumpLenient(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
-
 void printSpeed(const std::vector<Json>& answers, double wallSeconds) {
   double prefill = 0, promptTokens = 0, generated = 0, longest = 0;
   for (const Json& answer : answers) {
@@ -168,8 +166,8 @@ std::vector<Json> gather(comm::Communicator& world, const LoadedModel& loaded, c
   }
   const auto copies = static_cast<std::size_t>(loaded.copies());
   std::vector<Json> all(count);
-  for (const std::string& text : comm::allGatherTexts(world, dumpLenient(mine))) {
-    const Json told = Json::parse(text);
+  for (const std::string& text : comm::allGatherTexts(world, base::lenientJsonText(mine))) {
+    const Json told = base::parseOrderedJson(text);
     const auto copy = told["copy"].get<std::size_t>();
     for (std::size_t i = 0; i < told["answers"].size(); ++i) all[copy + i * copies] = told["answers"][i];
   }
@@ -219,7 +217,7 @@ int run(comm::Communicator& world, const app::CommonOptions& common, const Gener
   });
   const std::vector<Json> all = gather(world, loaded, answers, prompts.size());
   if (common.json) {
-    app::printJson(dumpLenient(all));
+    app::printJson(base::lenientJsonText(Json(all)));
   } else if (world.rank() == 0 && !streams) {
     for (const Json& one : all)
       std::cout << one["prompt"].get<std::string>() << (options.chat ? "\n" : "") << one["text"].get<std::string>()

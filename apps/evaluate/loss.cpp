@@ -7,6 +7,7 @@
 
 #include "apps/evaluate/commands.h"
 #include "apps/evaluate/loaded_model.h"
+#include "common/base/json.h"
 #include "common/telemetry/metrics.h"
 #include "common/train/loss_evaluator.h"
 
@@ -45,8 +46,8 @@ void checkFit(const LoadedModel& loaded, const data::Dataset& dataset, std::int6
 void print(const LoadedModel& loaded, const std::vector<telemetry::EvaluationMetrics>& results, bool json) {
   if (json) {
     nlohmann::ordered_json document = nlohmann::ordered_json::array();
-    for (const auto& result : results) document.push_back(nlohmann::ordered_json::parse(telemetry::toJson(result)));
-    app::printJson(document.dump());
+    for (const auto& result : results) document.push_back(base::parseOrderedJson(telemetry::toJson(result)));
+    app::printJson(base::jsonText(document));
     return;
   }
   if (base::identity().rank != 0) return;

@@ -7,6 +7,7 @@
 
 #include "apps/evaluate/commands.h"
 #include "apps/evaluate/loaded_model.h"
+#include "common/base/json.h"
 #include "common/base/units.h"
 #include "common/checkpoint/model_source.h"
 #include "common/runtime/decoding_speed.h"
@@ -133,7 +134,7 @@ class SpeedTable {
       for (const std::string& format : options_.formats) measureForm(precision, format);
     }
     document_["results"] = std::move(results_);
-    if (common_.json) app::printJson(document_.dump());
+    if (common_.json) app::printJson(base::jsonText(document_));
     return 0;
   }
 

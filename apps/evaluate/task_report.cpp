@@ -4,6 +4,8 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
+#include "common/base/json.h"
+
 namespace tandem::evaluate {
 namespace {
 
@@ -46,8 +48,6 @@ Json metricsJson(const std::string& name, const std::vector<TaskMetric>& metrics
   return json;
 }
 
-std::string dumpLenient(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
-
 std::string padded(std::string text, std::size_t width) {
   text.resize(std::max(text.size(), width), ' ');
   return text;
@@ -78,7 +78,7 @@ std::string taskResultsJson(const std::vector<data::Task>& tasks, const std::vec
       document["higher_is_better"][result.name][metric.name] = metric.higherIsBetter;
     }
   }
-  return dumpLenient(document);
+  return base::lenientJsonText(document);
 }
 
 std::string taskLog(const data::Task& task, const TaskResult& result, const train::TaskPrompts& prompts) {
@@ -101,7 +101,7 @@ std::string taskLog(const data::Task& task, const TaskResult& result, const trai
       const TaskMetric& metric = result.metrics[i];
       line[metric.name + "," + metric.filter] = outcome.values[i];
     }
-    log += dumpLenient(line) + "\n";
+    log += base::lenientJsonText(line) + "\n";
   }
   return log;
 }

@@ -10,6 +10,7 @@
 #include "apps/shared/program.h"
 #include "apps/shared/run_plan.h"
 #include "apps/shared/training_options.h"
+#include "common/base/json.h"
 #include "common/base/signals.h"
 #include "common/checkpoint/checkpoint.h"
 #include "common/train/trainer.h"
@@ -80,7 +81,7 @@ void declare(CLI::App& app, Settings& settings) {
 // Rows as long as the model was trained on, or as it can be.
 std::int64_t sequenceLengthOf(const checkpoint::Metadata& metadata, const model::Configuration& configuration) {
   constexpr std::int64_t most = 2048;
-  const auto progress = nlohmann::json::parse(metadata.progress, nullptr, false);
+  const auto progress = base::parseJsonOrDiscard(metadata.progress);
   const auto place = nlohmann::json::json_pointer("/identity/sequence_length");
   const bool says = progress.is_object() && progress.contains(place) && progress.at(place).is_number_integer();
   return std::min(configuration.maximumPositions, says ? progress.at(place).get<std::int64_t>() : most);

@@ -7,6 +7,7 @@
 
 #include "apps/shared/version.h"
 #include "common/base/error.h"
+#include "common/base/json.h"
 #include "common/base/units.h"
 #include "common/data/batch_stream.h"
 
@@ -238,16 +239,18 @@ std::string describeRun(comm::Communicator& world, const CommonOptions& common, 
   for (const auto& [name, value] : common.used) {
     options[name] = value;
     try {
-      static_cast<void>(options[name].dump());
+      static_cast<void>(base::jsonText(options[name]));
     } catch (const nlohmann::json::exception&) {  // a path may be any bytes, JSON may not
       refuse("--" + name + " is no UTF-8 text, as which run.json has to tell of it");
     }
   }
-  return nlohmann::ordered_json{
-      {"program", program},        {"version", version()},
-      {"options", options},        {"ranks", world.size()},
-      {"threads", common.threads}, {"hosts", comm::allGatherTexts(world, base::identity().host)}}
-      .dump(2);
+  return base::jsonText(nlohmann::ordered_json{{"program", program},
+                                               {"version", version()},
+                                               {"options", options},
+                                               {"ranks", world.size()},
+                                               {"threads", common.threads},
+                                               {"hosts", comm::allGatherTexts(world, base::identity().host)}},
+                        2);
 }
 
 }  // namespace tandem::app

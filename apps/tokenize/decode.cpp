@@ -12,6 +12,7 @@
 #include "apps/tokenize/load_tokenizer.h"
 #include "common/base/error.h"
 #include "common/base/files.h"
+#include "common/base/json.h"
 #include "common/data/dataset.h"
 
 namespace tandem::app {
@@ -70,7 +71,7 @@ class Output {
     nlohmann::ordered_json object;
     if (number && form_ == Form::oneDocument) object["document"] = *number;
     object["text"] = text;
-    const std::string line = object.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+    const std::string line = base::lenientJsonText(object);
     print(form_ == Form::lines ? line + "\n" : separator_ + line);
     separator_ = ",";
   }

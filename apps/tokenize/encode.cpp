@@ -9,6 +9,7 @@
 #include "apps/tokenize/load_tokenizer.h"
 #include "apps/tokenize/text_input.h"
 #include "common/base/error.h"
+#include "common/base/json.h"
 #include "common/base/units.h"
 #include "common/comm/session.h"
 #include "common/data/corpus.h"
@@ -121,7 +122,7 @@ void report(const Settings& settings, const CommonOptions& common, const data::E
     document["validation_documents"] = summary.validationDocuments;
     document["validation_tokens"] = summary.validationTokens;
   }
-  printJson(document.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+  printJson(base::lenientJsonText(document));
 }
 
 int encode(comm::Communicator& world, const CommonOptions& common, Settings& settings) {

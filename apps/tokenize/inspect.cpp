@@ -7,6 +7,7 @@
 
 #include "apps/tokenize/load_tokenizer.h"
 #include "common/base/error.h"
+#include "common/base/json.h"
 #include "common/data/dataset.h"
 
 namespace tandem::app {
@@ -54,7 +55,7 @@ nlohmann::ordered_json describeDataset(const data::Dataset& dataset) {
                                    {"loss_mask", dataset.hasLossMask()},
                                    {"preference_pairs", description.pairs},
                                    {"tokenizer_hash", description.tokenizerHash}};
-  const nlohmann::ordered_json sources = nlohmann::ordered_json::parse(description.sources, nullptr, false);
+  const nlohmann::ordered_json sources = base::parseOrderedJsonOrDiscard(description.sources);
   result["sources"] = sources.is_discarded() ? nlohmann::ordered_json(description.sources) : sources;
   return result;
 }
@@ -67,10 +68,9 @@ std::string asText(const nlohmann::ordered_json& document, const std::string& in
       text += indent + name + ":\n" + asText(value, indent + "  ");
     } else if (value.is_array()) {
       text += indent + name + ": " + std::to_string(value.size()) + "\n";
-      for (const auto& entry : value)
-        text += indent + "  " + entry.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+      for (const auto& entry : value) text += indent + "  " + base::lenientJsonText(entry) + "\n";
     } else {
-      text += indent + name + ": " + (value.is_string() ? value.get<std::string>() : value.dump()) + "\n";
+      text += indent + name + ": " + (value.is_string() ? value.get<std::string>() : base::jsonText(value)) + "\n";
     }
   }
   return text;
@@ -88,8 +88,7 @@ int inspect(comm::Communicator& world, const CommonOptions& common, const Settin
     nlohmann::ordered_json document;
     if (data::isDataset(settings.path)) document = describeDataset(data::Dataset(settings.path));
     document["tokenizer"] = describeTokenizer(tokenizer);
-    std::string text =
-        common.json ? document.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) : asText(document);
+    std::string text = common.json ? base::lenientJsonText(document) : asText(document);
     if (text.ends_with('\n')) text.pop_back();
     printJson(text);
   });

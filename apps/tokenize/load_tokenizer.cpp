@@ -6,6 +6,7 @@
 
 #include "common/base/error.h"
 #include "common/base/files.h"
+#include "common/base/json.h"
 #include "common/checkpoint/chat_template.h"
 #include "common/hdf5/hdf5.h"
 #include "common/tokenizer/tiktoken.h"
@@ -74,7 +75,7 @@ std::string readTemplateOfFolder(const std::filesystem::path& folder) {
   if (std::filesystem::exists(folder / "chat_template.jinja")) return base::readFile(folder / "chat_template.jinja");
   if (!std::filesystem::exists(folder / "tokenizer_config.json")) return {};
   const std::string text = base::readFile(folder / "tokenizer_config.json");
-  const auto config = nlohmann::json::parse(text, nullptr, false);
+  const auto config = base::parseJsonOrDiscard(text);
   const bool says = config.is_object() && config.contains("chat_template") && config["chat_template"].is_string();
   return says ? config["chat_template"].get<std::string>() : "";
 }

@@ -9,6 +9,7 @@
 #include "apps/tokenize/text_input.h"
 #include "common/base/error.h"
 #include "common/base/files.h"
+#include "common/base/json.h"
 #include "common/base/units.h"
 #include "common/comm/session.h"
 #include "common/tokenizer/train.h"
@@ -108,19 +109,18 @@ int train(comm::Communicator& world, const CommonOptions& common, TrainSettings&
     TANDEM_LOG(info) << "wrote " << settings.output << ": " << tokenizer.vocabularySize() << " tokens, hash "
                      << tokenizer.hash() << ", in " << base::formatDuration(secondsSince(start));
     if (!common.json) return;
-    printJson(nlohmann::json({{"output", settings.output},
-                              {"vocabulary_size", tokenizer.vocabularySize()},
-                              {"tokenizer_hash", tokenizer.hash()},
-                              {"pattern", settings.pattern},
-                              {"documents", count.documents},
-                              {"text_bytes", count.textBytes},
-                              {"distinct_words", count.words.words()},
-                              {"bad_records", count.report.badRecords},
-                              {"empty_documents", count.report.emptyDocuments},
-                              {"invalid_utf8", count.report.invalidUtf8},
-                              {"count_seconds", countSeconds},
-                              {"seconds", secondsSince(start)}})
-                  .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+    printJson(base::lenientJsonText(nlohmann::json({{"output", settings.output},
+                                                    {"vocabulary_size", tokenizer.vocabularySize()},
+                                                    {"tokenizer_hash", tokenizer.hash()},
+                                                    {"pattern", settings.pattern},
+                                                    {"documents", count.documents},
+                                                    {"text_bytes", count.textBytes},
+                                                    {"distinct_words", count.words.words()},
+                                                    {"bad_records", count.report.badRecords},
+                                                    {"empty_documents", count.report.emptyDocuments},
+                                                    {"invalid_utf8", count.report.invalidUtf8},
+                                                    {"count_seconds", countSeconds},
+                                                    {"seconds", secondsSince(start)}})));
   });
   return 0;
 }

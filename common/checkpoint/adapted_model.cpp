@@ -8,7 +8,7 @@
 #include "common/base/error.h"
 #include "common/base/files.h"
 #include "common/base/hash.h"
-#include "common/base/json_nesting.h"
+#include "common/base/json.h"
 #include "common/checkpoint/derived_models.h"
 #include "common/checkpoint/detail/foreign_model.h"
 #include "common/checkpoint/safetensors.h"
@@ -33,7 +33,7 @@ AdapterSettings readSettings(const fs::path& path) {
   const std::string text = base::readFile(path);
   const auto fail = [&](const std::string& what) { throw Error(ErrorKind::badData, path.string() + ": " + what); };
   base::refuseDeepNesting(text, ErrorKind::badData, path.string());
-  const json object = json::parse(text, nullptr, false);
+  const json object = base::parseJsonOrDiscard(text);
   if (!object.is_object()) fail("is no JSON object");
   if (object.value("peft_type", json()) != "LORA") fail("its peft_type is not LORA, the only kind that is merged");
   for (const char* name : {"rank_pattern", "alpha_pattern", "modules_to_save", "layer_replication"}) {
@@ -206,7 +206,7 @@ class AdaptedModel : public ModelSource {
 
 // What a run of finetuning says of its adapters.
 json settingsOf(const Reader& run, const char* what) {
-  const json progress = json::parse(run.metadata().progress, nullptr, false);
+  const json progress = base::parseJsonOrDiscard(run.metadata().progress);
   if (progress.is_object() && progress.contains(what) && progress[what].is_object()) return progress[what];
   throw Error(ErrorKind::badData, "the checkpoint " + run.folder().string() +
                                       " holds adapters, but its progress does not "
@@ -318,10 +318,10 @@ std::unique_ptr<ModelSource> withAdapters(std::unique_ptr<ModelSource> model, co
                           ? std::optional(parseQuantisedFormat(settingOf<std::string>(run, "adapters", "base_format")))
                           : std::nullopt;
   Metadata metadata = run.metadata();
-  json progress = json::parse(metadata.progress);
+  json progress = base::parseJson(metadata.progress);
   progress.erase("adapters");
   progress.erase("base");
-  metadata.progress = progress.dump();
+  metadata.progress = base::jsonText(progress);
   if (metadata.companions.empty()) metadata.companions = model->metadata().companions;
   return std::make_unique<AdaptedModel>(std::move(model), std::move(adapters), run.folder(), metadata, format);
 }
@@ -366,7 +366,7 @@ void writeAdapter(comm::Communicator& communicator, const Reader& run, const fs:
                                              {"use_rslora", settingOf<bool>(run, "adapters", "rank_stabilised")}};
     base::createFolders(folder);
     base::replaceFile(folder / "adapter_model.safetensors", bytes);
-    base::replaceFile(folder / "adapter_config.json", settings.dump(2) + "\n");
+    base::replaceFile(folder / "adapter_config.json", base::jsonText(settings, 2) + "\n");
   });
 }
 

@@ -2,6 +2,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "common/base/json.h"
+
 namespace tandem::checkpoint {
 namespace {
 
@@ -10,7 +12,7 @@ using nlohmann::json;
 constexpr const char* templateName = "chat_template.jinja";
 
 json parseObject(const std::string& text) {
-  json object = json::parse(text, nullptr, false);
+  json object = base::parseJsonOrDiscard(text);
   return object.is_object() ? object : json::object();
 }
 
@@ -31,7 +33,7 @@ std::string withChatTemplate(const std::string& companions, const std::string& j
   if (jinja.empty()) return companions;
   json object = parseObject(companions);
   object[templateName] = jinja;
-  return object.dump();
+  return base::jsonText(object);
 }
 
 }  // namespace tandem::checkpoint

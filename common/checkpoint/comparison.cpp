@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "common/base/error.h"
+#include "common/base/json.h"
 
 namespace tandem::checkpoint {
 namespace {
@@ -98,10 +99,10 @@ std::vector<ParameterDifference> compare(comm::Communicator& communicator, const
       own.push_back({each.name, each.problem, each.different, each.largest, each.relative});
     }
   });
-  const std::vector<std::string> all = comm::allGatherTexts(communicator, own.dump());
+  const std::vector<std::string> all = comm::allGatherTexts(communicator, base::jsonText(own));
   for (std::size_t rank = 0; rank < ranks; ++rank) {
     std::size_t i = rank;
-    for (const nlohmann::json& each : nlohmann::json::parse(all[rank])) {
+    for (const nlohmann::json& each : base::parseJson(all[rank])) {
       // A number that is none has become null on the way.
       const auto number = [](const nlohmann::json& value) { return value.is_null() ? NAN : value.get<double>(); };
       differences[i] = {each[0], each[1], each[2], number(each[3]), number(each[4])};

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "common/base/error.h"
+#include "common/base/json.h"
 #include "common/base/log.h"
 #include "common/checkpoint/detail/foreign_model.h"
 #include "common/checkpoint/detail/gguf_tokenizer.h"
@@ -169,7 +170,7 @@ ForeignParts openGguf(const std::filesystem::path& path) {
   auto file = std::make_unique<GgufFile>(path);
   ForeignParts parts;
   parts.place = path;
-  parts.metadata.configuration = configurationJson(*file).dump(2) + "\n";
+  parts.metadata.configuration = base::jsonText(configurationJson(*file), 2) + "\n";
   parts.configuration = parseForeignConfiguration(parts.metadata.configuration, "of '" + path.string() + "'");
   checkRotaryFactors(*file, parts.configuration);
   parts.metadata.tokenizer = tokenizerOf(*file);

@@ -6,7 +6,7 @@
 
 #include "common/base/error.h"
 #include "common/base/files.h"
-#include "common/base/json_nesting.h"
+#include "common/base/json.h"
 #include "common/base/log.h"
 #include "common/checkpoint/detail/foreign_model.h"
 #include "common/checkpoint/hugging_face.h"
@@ -33,7 +33,7 @@ std::string readText(const fs::path& path) {
 std::map<std::string, std::string> readIndex(const fs::path& path) {
   const std::string text = readText(path);
   base::refuseDeepNesting(text, ErrorKind::badData, path.string());
-  const json index = json::parse(text, nullptr, false);
+  const json index = base::parseJsonOrDiscard(text);
   if (!index.is_object() || !index.contains("weight_map") || !index["weight_map"].is_object()) {
     throw Error(ErrorKind::badData, path.string() + " is no JSON object with a weight_map");
   }
@@ -74,7 +74,7 @@ std::string readCompanions(const fs::path& folder) {
     if (fs::exists(folder / name)) companions[name] = readText(folder / name);
   }
   try {
-    return companions.empty() ? "" : companions.dump();
+    return companions.empty() ? "" : base::jsonText(companions);
   } catch (const json::exception&) {
     throw Error(ErrorKind::badData, folder.string() + ": a text beside config.json is not UTF-8");
   }

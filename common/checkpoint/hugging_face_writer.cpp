@@ -8,6 +8,7 @@
 
 #include "common/base/error.h"
 #include "common/base/files.h"
+#include "common/base/json.h"
 #include "common/base/log.h"
 #include "common/checkpoint/detail/tensor_output.h"
 #include "common/checkpoint/hugging_face.h"
@@ -77,7 +78,7 @@ std::string indexText(const std::vector<std::vector<NewTensor>>& files) {
     }
   }
   const Json index = {{"metadata", {{"total_parameters", elements}, {"total_size", bytes}}}, {"weight_map", places}};
-  return index.dump(2) + "\n";
+  return base::jsonText(index, 2) + "\n";
 }
 
 const char* architecture(const std::string& type) {
@@ -123,27 +124,27 @@ class SpecialTokens {
 
 // The configuration of an imported model as it came. One of ours says only what differs from our defaults; here it also
 // says what other programs have another default for.
-std::string configurationText(const ModelSource& model, SpecialTokens& special,
-                              const std::vector<OutputTensor>& pieces, bool typeChanged) {
+std::string configurationText(const ModelSource& model, SpecialTokens& special, const std::vector<OutputTensor>& pieces,
+                              bool typeChanged) {
   const model::Configuration& c = model.configuration();
-  Json object = Json::parse(model.metadata().configuration);
+  Json object = base::parseOrderedJson(model.metadata().configuration);
   const bool imported = object.contains("architectures");
   if (imported && !typeChanged) return model.metadata().configuration;
   const char* const typeKey = object.contains("dtype") ? "dtype" : "torch_dtype";
   object[typeKey] = base::name(*plainType(pieces.front().tensor.encoding));
-  if (imported) return object.dump(2) + "\n";
+  if (imported) return base::jsonText(object, 2) + "\n";
   object["architectures"] = {architecture(c.type)};
   setDefault(object, "bos_token_id", special.begin());
   setDefault(object, "eos_token_id", special.end());
   setDefault(object, "tie_word_embeddings", c.tiedEmbeddings);
-  if (c.type == "gpt2") return object.dump(2) + "\n";
+  if (c.type == "gpt2") return base::jsonText(object, 2) + "\n";
   setDefault(object, "num_key_value_heads", c.kvHeads);
   setDefault(object, "head_dim", c.headSize);
   setDefault(object, "hidden_act", "silu");
   setDefault(object, "rms_norm_eps", 1e-6);
   if (!object.contains("rope_parameters")) setDefault(object, "rope_theta", 10000.0);
   if (c.type == "mistral") setDefault(object, "sliding_window", nullptr);
-  return object.dump(2) + "\n";
+  return base::jsonText(object, 2) + "\n";
 }
 
 Json textOf(SpecialTokens& special, const Json& id) {
@@ -159,7 +160,7 @@ std::map<std::string, std::string> textsOf(const ModelSource& model, const std::
   texts[configurationName] = configurationText(model, special, pieces, typeChanged);
   if (!model.metadata().tokenizer.empty()) texts[tokenizerName] = model.metadata().tokenizer;
   if (!model.metadata().companions.empty()) {
-    const Json companions = Json::parse(model.metadata().companions);
+    const Json companions = base::parseOrderedJson(model.metadata().companions);
     for (const char* name : companionNames) {
       if (companions.contains(name)) texts[name] = companions[name].get<std::string>();
     }
@@ -168,13 +169,13 @@ std::map<std::string, std::string> textsOf(const ModelSource& model, const std::
   const bool isComplete = texts.contains(generation) && texts.contains(settings);
   if (isComplete || !special.tokens()) return texts;
   const Json ends = {{"bos_token_id", special.begin()}, {"eos_token_id", special.end()}};
-  texts.try_emplace(generation, ends.dump(2) + "\n");
+  texts.try_emplace(generation, base::jsonText(ends, 2) + "\n");
   const Json tokenizer = {{"bos_token", textOf(special, special.begin())},
                           {"clean_up_tokenization_spaces", false},
                           {"eos_token", textOf(special, special.end())},
                           {"model_max_length", model.configuration().maximumPositions},
                           {"tokenizer_class", "PreTrainedTokenizerFast"}};
-  texts.try_emplace(settings, tokenizer.dump(2) + "\n");
+  texts.try_emplace(settings, base::jsonText(tokenizer, 2) + "\n");
   return texts;
 }
 

@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "common/base/error.h"
-#include "common/base/json_nesting.h"
+#include "common/base/json.h"
 
 namespace tandem::checkpoint {
 namespace {
@@ -91,7 +91,7 @@ ParsedTensor parseTensor(const std::string& name, const json& entry, std::int64_
   if (type == nullptr) {
     parsed.problem = "has the unknown dtype '" + parsed.tensor.type + "'";
   } else if (!shape) {
-    parsed.problem = "has an impossible shape " + entry["shape"].dump();
+    parsed.problem = "has an impossible shape " + base::jsonText(entry["shape"]);
   } else if (begin > end || end > limit) {
     parsed.problem = "has the data_offsets " + std::to_string(begin) + " and " + std::to_string(end) +
                      "; the file has " + std::to_string(limit) + " bytes of elements: it is truncated or damaged";
@@ -126,7 +126,7 @@ SafetensorsFile::SafetensorsFile(const std::filesystem::path& path) : TensorFile
   std::string head(length, '\0');
   read(lengthBytes, std::as_writable_bytes(std::span(head)));
   base::refuseDeepNesting(head, base::ErrorKind::badData, path.string() + ": its head");
-  const json entries = json::parse(head, nullptr, false);
+  const json entries = base::parseJsonOrDiscard(head);
   if (!entries.is_object()) fail("its head is no JSON object");
 
   const std::int64_t elementsBegin = lengthBytes + static_cast<std::int64_t>(length);
@@ -177,7 +177,7 @@ FileLayout layOutSafetensors(std::span<const NewTensor> tensors, const std::map<
     layout.tensors.push_back({tensor->name, name(tensor->encoding), tensor->encoding, tensor->shape, offset, bytes});
     offset += bytes;
   }
-  std::string text = head.dump();
+  std::string text = base::jsonText(head);
   text.resize((text.size() + 7) / 8 * 8, ' ');
   const std::uint64_t length = text.size();
   layout.head.resize(lengthBytes);

@@ -4,7 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "common/base/error.h"
-#include "common/base/json_nesting.h"
+#include "common/base/json.h"
 
 namespace tandem::data {
 namespace {
@@ -18,13 +18,11 @@ using tokenizer::ChatRole;
 json parseObject(std::string_view line) {
   base::refuseDeepNesting(line, base::ErrorKind::badData, "the record");
   try {
-    json record = json::parse(line.begin(), line.end());
+    json record = base::parseJson(line);
     if (!record.is_object()) fail("the record is no JSON object");
     return record;
   } catch (const json::exception& error) {
-    // "[json.exception.parse_error.101] parse error at line 1, column 5: ...": the library's own words begin after ].
-    const std::string what = error.what();
-    fail("the record is no JSON: " + what.substr(std::min(what.find("] ") + 2, what.size())));
+    fail("the record is no JSON: " + base::jsonProblem(error));
   }
 }
 

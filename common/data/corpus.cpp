@@ -6,6 +6,7 @@
 
 #include "common/base/error.h"
 #include "common/base/hash.h"
+#include "common/base/json.h"
 #include "common/base/random.h"
 #include "common/data/conversation.h"
 #include "common/data/dataset.h"
@@ -243,7 +244,7 @@ std::string describeSources(Communicator& communicator, std::span<const TextFile
                     {"bytes", files[f].bytes},
                     {"hash", hashes[rank].substr(f / hashes.size() * hashLength, hashLength)}});
   }
-  return list.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  return base::lenientJsonText(list);
 }
 
 // Added tokens that are looked for in the text could lie across a cut; those without a blank can't.

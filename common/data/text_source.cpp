@@ -8,6 +8,7 @@
 
 #include "common/base/error.h"
 #include "common/base/files.h"
+#include "common/base/json.h"
 
 namespace tandem::data {
 namespace {
@@ -137,9 +138,9 @@ std::vector<TextFile> findTextFiles(comm::Communicator& communicator, std::span<
       const std::string path = file.path.string();
       list.push_back({std::vector<unsigned char>(path.begin(), path.end()), file.bytes});
     }
-    text = list.dump();
+    text = base::jsonText(list);
   });
-  for (const nlohmann::json& entry : nlohmann::json::parse(comm::broadcastText(communicator, text, 0))) {
+  for (const nlohmann::json& entry : base::parseJson(comm::broadcastText(communicator, text, 0))) {
     const auto path = entry.at(0).get<std::vector<unsigned char>>();
     TextFile file = classify(std::string(path.begin(), path.end())).value();
     file.bytes = entry.at(1).get<std::int64_t>();

@@ -8,7 +8,7 @@
 
 #include "common/base/error.h"
 #include "common/base/files.h"
-#include "common/base/json_nesting.h"
+#include "common/base/json.h"
 
 namespace tandem::model {
 namespace {
@@ -114,7 +114,8 @@ class Fields {
     const json& value = object_[field];
     if (!value.is_number_integer()) fail(field, "must be a whole number");
     const bool fits = value.is_number_unsigned() && value.get<std::uint64_t>() <= static_cast<std::uint64_t>(most);
-    if (!fits || value == 0) fail(field, "is " + value.dump() + "; it must be from 1 to " + std::to_string(most));
+    if (!fits || value == 0)
+      fail(field, "is " + base::jsonText(value) + "; it must be from 1 to " + std::to_string(most));
     return value.get<std::int64_t>();
   }
 
@@ -231,7 +232,7 @@ std::int64_t slidingWindow(Fields& fields, const Configuration& c) {
   std::int64_t withWindow = 0;
   for (const json& type : fields.list("layer_types")) {
     fields.demand(type == "sliding_attention" || type == "full_attention", "layer_types",
-                  "has '" + type.dump() + "'; we have full_attention and sliding_attention");
+                  "has '" + base::jsonText(type) + "'; we have full_attention and sliding_attention");
     withWindow += type == "sliding_attention" ? 1 : 0;
   }
   if (withWindow == 0) return 0;
@@ -285,7 +286,7 @@ Configuration parseConfiguration(const std::string& text, const std::string& ori
   json object;
   base::refuseDeepNesting(text, ErrorKind::usage, "model configuration " + origin);
   try {
-    object = json::parse(text);
+    object = base::parseJson(text);
   } catch (const json::exception& e) {
     throw Error(ErrorKind::usage, "model configuration " + origin + " is no JSON: " + e.what());
   }

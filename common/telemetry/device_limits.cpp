@@ -6,7 +6,7 @@
 
 #include "common/base/error.h"
 #include "common/base/files.h"
-#include "common/base/json_nesting.h"
+#include "common/base/json.h"
 
 namespace tandem::telemetry {
 namespace {
@@ -45,7 +45,7 @@ DeviceLimits parseDeviceLimits(const std::string& text, const std::string& file)
   const std::string origin = "the limits of devices in '" + file + "' cannot be read: ";
   base::refuseDeepNesting(text, base::ErrorKind::badData, origin);
   try {
-    readInto(json::parse(text), limits);
+    readInto(base::parseJson(text), limits);
   } catch (const json::exception& error) {
     throw base::Error(base::ErrorKind::badData, origin + error.what());
   }

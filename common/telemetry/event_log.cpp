@@ -3,6 +3,8 @@
 #include <ctime>
 #include <nlohmann/json.hpp>
 
+#include "common/base/json.h"
+
 namespace tandem::telemetry {
 
 void EventLog::append(const Event& event) {
@@ -15,7 +17,7 @@ void EventLog::append(const Event& event) {
   if (!event.prompt.empty()) line["prompt"] = event.prompt;
   line["text"] = event.text;
   // A sample may end within a character.
-  file_.append(line.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n");
+  file_.append(base::lenientJsonText(line) + "\n");
 }
 
 }  // namespace tandem::telemetry

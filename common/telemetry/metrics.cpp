@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "common/base/files.h"
+#include "common/base/json.h"
 #include "common/telemetry/detail/json_line.h"
 
 namespace tandem::telemetry {
@@ -105,7 +106,7 @@ std::string linesUpTo(std::string_view text, std::int64_t step, std::int64_t eva
   while (!text.empty()) {
     const std::string_view line = text.substr(0, text.find('\n'));
     text.remove_prefix(std::min(line.size() + 1, text.size()));
-    const auto record = nlohmann::json::parse(line.begin(), line.end(), nullptr, false);
+    const auto record = base::parseJsonOrDiscard(line);
     // Steps are never negative, so every one of ours is read as an unsigned number.
     if (!record.is_object() || !record.contains("step") || !record["step"].is_number_unsigned()) continue;
     const std::int64_t last = record.contains("evaluation") ? std::min(step, evaluatedStep) : step;

@@ -6,6 +6,7 @@
 #include <set>
 #include <sstream>
 
+#include "common/base/json.h"
 #include "common/base/units.h"
 #include "common/telemetry/detail/checklist.h"
 
@@ -115,13 +116,13 @@ std::string preflightJson(const std::vector<Check>& checks, const Evidence& evid
                     {"limit", check.limit},
                     {"advice", check.advice}});
   }
-  for (const RankFacts& rank : evidence.ranks) ranks.push_back(Json::parse(toJson(rank)));
-  return Json{{"go", isGo(checks)},
-              {"checks", rows},
-              {"ranks", ranks},
-              {"links", Json::parse(toJson(evidence.links))},
-              {"trial", evidence.trial ? Json::parse(toJson(*evidence.trial)) : Json(nullptr)}}
-      .dump();
+  for (const RankFacts& rank : evidence.ranks) ranks.push_back(base::parseOrderedJson(toJson(rank)));
+  return base::jsonText(
+      Json{{"go", isGo(checks)},
+           {"checks", rows},
+           {"ranks", ranks},
+           {"links", base::parseOrderedJson(toJson(evidence.links))},
+           {"trial", evidence.trial ? base::parseOrderedJson(toJson(*evidence.trial)) : Json(nullptr)}});
 }
 
 }  // namespace tandem::telemetry

@@ -3,6 +3,8 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "common/base/json.h"
+
 namespace tandem::telemetry {
 namespace {
 
@@ -51,22 +53,21 @@ double TrialFacts::projectedSeconds() const {
 std::string toJson(const RankFacts& facts) {
   Json interfaces = Json::array();
   for (const NetworkInterface& one : facts.interfaces) interfaces.push_back(jsonOf(one));
-  return Json{{"rank", facts.rank},
-              {"host", facts.host},
-              {"device", facts.device},
-              {"processor", facts.processor},
-              {"shares_memory", facts.sharesMemory},
-              {"why_no_sensors", facts.whyNoSensors},
-              {"versions", facts.versions},
-              {"hashes", facts.hashes},
-              {"readings", facts.readings},
-              {"throttle_reasons", orNull(facts.throttleReasons)},
-              {"interfaces", interfaces}}
-      .dump(-1, ' ', false, Json::error_handler_t::replace);
+  return base::lenientJsonText(Json{{"rank", facts.rank},
+                                    {"host", facts.host},
+                                    {"device", facts.device},
+                                    {"processor", facts.processor},
+                                    {"shares_memory", facts.sharesMemory},
+                                    {"why_no_sensors", facts.whyNoSensors},
+                                    {"versions", facts.versions},
+                                    {"hashes", facts.hashes},
+                                    {"readings", facts.readings},
+                                    {"throttle_reasons", orNull(facts.throttleReasons)},
+                                    {"interfaces", interfaces}});
 }
 
 RankFacts parseRankFacts(const std::string& text) {
-  const Json object = Json::parse(text);
+  const Json object = base::parseOrderedJson(text);
   RankFacts facts{.rank = object.at("rank"),
                   .host = object.at("host"),
                   .device = object.at("device"),
@@ -89,29 +90,27 @@ std::string toJson(const LinkFacts& facts) {
   for (const GatherRate& gather : facts.gathers) {
     gathers.push_back({{"bytes", gather.bytes}, {"bus_bytes_per_second", gather.bytesPerSecond}});
   }
-  return Json{
-      {"transport", facts.transport}, {"of_devices", facts.isOfDevices}, {"pairs", pairs}, {"all_gather", gathers}}
-      .dump();
+  return base::jsonText(Json{
+      {"transport", facts.transport}, {"of_devices", facts.isOfDevices}, {"pairs", pairs}, {"all_gather", gathers}});
 }
 
 std::string toJson(const TrialFacts& t) {
-  return Json{{"steps", t.steps},
-              {"steps_of_the_run", t.stepsOfTheRun},
-              {"finite", t.finite},
-              {"step_seconds", t.stepSeconds},
-              {"wait_share", t.waitShare},
-              {"communication_share", t.communicationShare},
-              {"data_share", t.dataShare},
-              {"tokens_per_second", t.tokensPerSecond},
-              {"model_flops_per_second", t.modelFlopsPerSecond},
-              {"mfu", orNull(t.mfu)},
-              {"mfu_of", t.mfuOf},
-              {"checkpoint_seconds", t.checkpointSeconds},
-              {"checkpoints", t.checkpoints},
-              {"joules_per_step", orNull(t.joules)},
-              {"joules_of", t.joulesOf},
-              {"projected_seconds", t.projectedSeconds()}}
-      .dump();
+  return base::jsonText(Json{{"steps", t.steps},
+                             {"steps_of_the_run", t.stepsOfTheRun},
+                             {"finite", t.finite},
+                             {"step_seconds", t.stepSeconds},
+                             {"wait_share", t.waitShare},
+                             {"communication_share", t.communicationShare},
+                             {"data_share", t.dataShare},
+                             {"tokens_per_second", t.tokensPerSecond},
+                             {"model_flops_per_second", t.modelFlopsPerSecond},
+                             {"mfu", orNull(t.mfu)},
+                             {"mfu_of", t.mfuOf},
+                             {"checkpoint_seconds", t.checkpointSeconds},
+                             {"checkpoints", t.checkpoints},
+                             {"joules_per_step", orNull(t.joules)},
+                             {"joules_of", t.joulesOf},
+                             {"projected_seconds", t.projectedSeconds()}});
 }
 
 }  // namespace tandem::telemetry

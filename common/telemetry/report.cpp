@@ -6,6 +6,7 @@
 #include <set>
 #include <utility>
 
+#include "common/base/json.h"
 #include "common/base/units.h"
 #include "common/telemetry/detail/page.h"
 
@@ -264,7 +265,7 @@ std::string samples(const RunRecord& record) {
 std::string configuration(const RunRecord& record) {
   Rows rows{{"", ""}};
   for (const auto& [name, value] : record.description.items()) {
-    if (name != "options") rows.push_back({name, value.is_string() ? value.get<std::string>() : value.dump()});
+    if (name != "options") rows.push_back({name, value.is_string() ? value.get<std::string>() : base::jsonText(value)});
   }
   for (const auto& [name, value] : record.options) rows.push_back({"--" + name, value});
   return page::table("How it was made", rows);

@@ -4,6 +4,7 @@
 #include <limits>
 #include <set>
 
+#include "common/base/json.h"
 #include "common/base/units.h"
 #include "common/telemetry/detail/page.h"
 
@@ -214,11 +215,11 @@ std::string toJson(const RunComparison& comparison) {
     for (const auto& value : difference.values) values.push_back(value ? Json(*value) : Json(nullptr));
     differences[difference.option] = std::move(values);
   }
-  return Json{{"shared_tokens", comparison.sharedTokens},
-              {"evaluation", comparison.evaluation.empty() ? Json(nullptr) : Json(comparison.evaluation)},
-              {"runs", runs},
-              {"differences", differences}}
-      .dump();
+  return base::jsonText(
+      Json{{"shared_tokens", comparison.sharedTokens},
+           {"evaluation", comparison.evaluation.empty() ? Json(nullptr) : Json(comparison.evaluation)},
+           {"runs", runs},
+           {"differences", differences}});
 }
 
 std::string toHtml(const RunComparison& comparison, const std::vector<ComparedRun>& runs) {

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "common/base/json.h"
+
 namespace tandem::telemetry {
 namespace {
 
@@ -20,7 +22,7 @@ std::vector<json> records(std::string_view text) {
   while (!text.empty()) {
     const std::string_view line = text.substr(0, text.find('\n'));
     text.remove_prefix(std::min(line.size() + 1, text.size()));
-    json record = json::parse(line.begin(), line.end(), nullptr, false);
+    json record = base::parseJsonOrDiscard(line);
     if (hasStep(record)) found.push_back(std::move(record));
   }
   return found;
@@ -34,12 +36,12 @@ RunRecord readRecord(std::string_view metrics, std::string_view run, std::string
     (line.contains("evaluation") ? record.evaluations : record.steps).push_back(std::move(line));
   }
   record.events = records(events);
-  json description = json::parse(run.begin(), run.end(), nullptr, false);
+  json description = base::parseJsonOrDiscard(run);
   if (!description.is_object()) return record;
   const auto options = description.find("options");
   if (options != description.end() && options->is_object()) {
     for (const auto& [name, value] : options->items()) {
-      record.options[name] = value.is_string() ? value.get<std::string>() : value.dump();
+      record.options[name] = value.is_string() ? value.get<std::string>() : base::jsonText(value);
     }
   }
   record.description = std::move(description);

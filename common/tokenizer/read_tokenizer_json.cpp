@@ -4,7 +4,7 @@
 #include <unordered_set>
 
 #include "common/base/error.h"
-#include "common/base/json_nesting.h"
+#include "common/base/json.h"
 #include "common/tokenizer/detail/byte_alphabet.h"
 #include "common/tokenizer/detail/pattern_regex.h"
 #include "common/tokenizer/detail/vocabulary.h"
@@ -44,7 +44,7 @@ class Reader {
     throw base::Error(base::ErrorKind::badData, origin_ + ": " + field + " " + reason);
   }
   [[noreturn]] void unsupported(const std::string& field, const json& value) const {
-    std::string shown = value.dump(-1, ' ', false, json::error_handler_t::replace);
+    std::string shown = base::lenientJsonText(value);
     if (shown.size() > 200) shown = shown.substr(0, 200) + "...";
     fail(field, "is " + shown + ", which is not supported: only byte-level BPE with a known pattern is");
   }

@@ -1,5 +1,6 @@
 #include <nlohmann/json.hpp>
 
+#include "common/base/json.h"
 #include "common/tokenizer/detail/byte_alphabet.h"
 #include "common/tokenizer/detail/pattern_regex.h"
 #include "common/tokenizer/tokenizer_json.h"
@@ -10,7 +11,7 @@ namespace {
 using Object = nlohmann::ordered_json;
 
 // An ill-formed special token (only a caller can make one) must not stop the writing.
-std::string dump(const Object& value) { return value.dump(-1, ' ', false, Object::error_handler_t::replace); }
+std::string dump(const Object& value) { return base::lenientJsonText(value); }
 
 std::string key(const Token& token) { return token.literal ? token.bytes : detail::toByteAlphabet(token.bytes); }
 

@@ -6,6 +6,7 @@
 
 #include "common/base/error.h"
 #include "common/base/hash.h"
+#include "common/base/json.h"
 #include "common/base/random.h"
 #include "common/model/transformer.h"
 
@@ -56,7 +57,7 @@ std::string AdapterOptions::json() const {
                              {"rank_stabilised", rankStabilised},
                              {"targets", targets}};
   if (baseFormat) settings["base_format"] = checkpoint::name(*baseFormat);
-  return settings.dump();
+  return base::jsonText(settings);
 }
 
 std::optional<graph::Adapters> adaptersOf(const std::optional<AdapterOptions>& options) {
@@ -113,7 +114,7 @@ Base baseOf(const std::filesystem::path& step) {
 }
 
 bool holdsAdapters(const checkpoint::Metadata& metadata) {
-  const json progress = json::parse(metadata.progress, nullptr, false);
+  const json progress = base::parseJsonOrDiscard(metadata.progress);
   return progress.is_object() && progress.contains("adapters");
 }
 

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "common/base/error.h"
+#include "common/base/json.h"
 #include "common/graph/passes.h"
 #include "kernels/fp8_format.h"
 
@@ -83,11 +84,11 @@ std::string Fp8Scaling::save() const {
       layers[weights_[layer]][operandNames[operand]] = histories_[layer * operands + operand];
     }
   }
-  return layers.dump();
+  return base::jsonText(layers);
 }
 
 void Fp8Scaling::restore(const std::string& saved) {
-  const json layers = json::parse(saved);
+  const json layers = base::parseJson(saved);
   for (std::size_t layer = 0; layer < weights_.size(); ++layer) {
     if (!layers.contains(weights_[layer])) continue;
     for (std::size_t operand = 0; operand < operands; ++operand) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "common/base/json.h"
 #include "common/model/transformer.h"
 
 namespace tandem::train {
@@ -171,7 +172,7 @@ void initialise(const model::Configuration& configuration, std::uint64_t seed,
 std::int64_t trainedSequenceLength(const checkpoint::ModelSource& model) {
   constexpr std::int64_t mostOfImported = 2048;
   if (model.metadata().progress.empty()) return std::min(model.configuration().maximumPositions, mostOfImported);
-  const auto progress = nlohmann::json::parse(model.metadata().progress, nullptr, false);
+  const auto progress = base::parseJsonOrDiscard(model.metadata().progress);
   const auto length = nlohmann::json::json_pointer("/identity/sequence_length");
   if (progress.is_discarded() || !progress.contains(length) || !progress.at(length).is_number_integer()) {
     throw base::Error(base::ErrorKind::badData, "checkpoint '" + model.place().string() +

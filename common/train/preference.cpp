@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "common/base/error.h"
+#include "common/base/json.h"
 
 namespace tandem::train {
 namespace {
@@ -16,7 +17,7 @@ double sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
 }  // namespace
 
 std::string PreferenceOptions::json() const {
-  return nlohmann::json{{"name", "dpo"}, {"beta", beta}, {"label_smoothing", labelSmoothing}}.dump();
+  return base::jsonText(nlohmann::json{{"name", "dpo"}, {"beta", beta}, {"label_smoothing", labelSmoothing}});
 }
 
 void check(const PreferenceOptions& options) {

@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "common/base/error.h"
+#include "common/base/json.h"
 #include "common/data/python_text.h"
 #include "common/runtime/generator.h"
 
@@ -172,9 +173,9 @@ class TaskRun {
       }
       if (split_ != nullptr && !split_->isFirst()) mine = Json::array();
     });
-    const std::string sent = mine.dump(-1, ' ', false, Json::error_handler_t::replace);
+    const std::string sent = base::lenientJsonText(mine);
     for (const std::string& texts : comm::allGatherTexts(communicator_, sent)) {
-      for (const Json& one : Json::parse(texts)) {
+      for (const Json& one : base::parseJson(texts)) {
         ItemOutcome& outcome = outcomes[one[0].get<std::size_t>()];
         outcome.text = one[1].get<std::string>();
         outcome.answers = matchAnswer(task_, outcome.text, item(outcome.item).target);

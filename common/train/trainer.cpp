@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "common/base/files.h"
+#include "common/base/json.h"
 #include "common/base/log.h"
 #include "common/base/signals.h"
 #include "common/base/units.h"
@@ -44,7 +45,9 @@ std::string changedFields(const json& before, const json& now) {
   std::string text;
   for (const auto& [field, value] : both.items()) {
     const json old = before.value(field, json()), fresh = now.value(field, json());
-    if (old != fresh) text += (text.empty() ? "" : ", ") + field + " was " + old.dump() + " and is now " + fresh.dump();
+    if (old != fresh)
+      text +=
+          (text.empty() ? "" : ", ") + field + " was " + base::jsonText(old) + " and is now " + base::jsonText(fresh);
   }
   return text;
 }
@@ -116,7 +119,7 @@ std::string optimizerName(const TrainOptions& options) {
 
 // Whether states that a checkpoint holds mean to an optimizer what they meant to the one that made them.
 void demandStatesOf(const checkpoint::Metadata& metadata, const std::string& optimizer) {
-  const json progress = json::parse(metadata.progress, nullptr, false);
+  const json progress = base::parseJsonOrDiscard(metadata.progress);
   const auto place = json::json_pointer("/identity/optimizer");
   const bool says = progress.is_object() && progress.contains(place) && progress.at(place).is_string();
   const std::string made = says ? progress.at(place).get<std::string>() : optimizer;
@@ -391,21 +394,21 @@ std::string Trainer::identity() const {
                    {"cross_documents", options_.crossDocuments},
                    {"seed", options_.seed}};
   if (!options_.base.empty()) identity["base"] = base_.fingerprint;
-  if (options_.adapters) identity["adapters"] = json::parse(options_.adapters->json());
-  if (options_.preference) identity["objective"] = json::parse(options_.preference->json());
-  return identity.dump();
+  if (options_.adapters) identity["adapters"] = base::parseJson(options_.adapters->json());
+  if (options_.preference) identity["objective"] = base::parseJson(options_.preference->json());
+  return base::jsonText(identity);
 }
 
 void Trainer::restoreFrom(const checkpoint::Reader& reader) {
   comm::agreeOn(communicator_, [&] {
     const std::string place = "checkpoint '" + reader.folder().string() + "'";
-    if (json::parse(reader.metadata().configuration) != json::parse(configuration_.json)) {
+    if (base::parseJson(reader.metadata().configuration) != base::parseJson(configuration_.json)) {
       throw Error(ErrorKind::usage, place + " is of another model than '" + modelPlace() +
                                         "'; give its own, or start a new run in another --output");
     }
-    json saved = json::parse(reader.metadata().progress);
+    json saved = base::parseJson(reader.metadata().progress);
     saved.at("identity").emplace("optimizer_states", "fp32");  // what steps have that do not say it
-    const std::string differences = changedFields(saved.at("identity"), json::parse(identity()));
+    const std::string differences = changedFields(saved.at("identity"), base::parseJson(identity()));
     if (!differences.empty()) {
       throw Error(ErrorKind::usage, place + " cannot go on with other options than it was made with: " + differences +
                                         "; give the same, or start a new run in another --output");
@@ -425,7 +428,7 @@ void Trainer::restoreFrom(const checkpoint::Reader& reader) {
   });
   restore(reader, step_->parameters(), step_->optimizer(), communicator_, device_);
   if (step_->fp8() != nullptr)
-    step_->fp8()->restore(json::parse(reader.metadata().progress).value("fp8", json::object()).dump());
+    step_->fp8()->restore(base::jsonText(base::parseJson(reader.metadata().progress).value("fp8", json::object())));
   if (bestStep_ >= 0) writer_->protect(bestStep_);
 }
 
@@ -506,7 +509,7 @@ std::string Trainer::summary() const {
     summary["loop"] = {{"steps", stepsRun_ - 1}, {"seconds", seconds}};
   }
   if (const std::string report = device_.backend.attentionReport(); !report.empty()) summary["attention"] = report;
-  return summary.dump();
+  return base::jsonText(summary);
 }
 
 std::int64_t Trainer::ownFlags() const {
@@ -551,9 +554,9 @@ void Trainer::reportAttention() {
   }
   comm::agreeOn(communicator_, [&] {
     if (communicator_.rank() != 0 || report.empty()) return;
-    auto description = nlohmann::ordered_json::parse(runDescription_);
+    auto description = base::parseOrderedJson(runDescription_);
     description["attention"] = report;
-    base::replaceFile(options_.output / "run.json", description.dump(2) + "\n");
+    base::replaceFile(options_.output / "run.json", base::jsonText(description, 2) + "\n");
   });
 }
 
@@ -721,8 +724,7 @@ void Trainer::writeSamples() {
       events_->append({.step = progress_.step, .kind = "sample", .text = texts[i], .prompt = samples_->prompts()[i]});
       // A line, and whole characters, whatever an untrained model writes.
       const json whole = samples_->prompts()[i] + texts[i];
-      TANDEM_LOG(info) << "step " << progress_.step
-                       << " writes: " << whole.dump(-1, ' ', false, json::error_handler_t::replace);
+      TANDEM_LOG(info) << "step " << progress_.step << " writes: " << base::lenientJsonText(whole);
     }
   });
 }
@@ -765,20 +767,20 @@ std::string Trainer::progress() const {
                    {"tokens", progress_.tokens},
                    {"next_sample", progress_.nextSample},
                    {"evaluated_step", evaluatedStep_},
-                   {"identity", json::parse(identity())}};
+                   {"identity", base::parseJson(identity())}};
   if (const optim::LossScaler* const scaler = step_->lossScaler()) {
     progress["loss_scale"] = {{"scale", scaler->scale()}, {"good_steps", scaler->goodSteps()}};
   }
-  if (step_->fp8() != nullptr) progress["fp8"] = json::parse(step_->fp8()->save());
+  if (step_->fp8() != nullptr) progress["fp8"] = base::parseJson(step_->fp8()->save());
   if (!options_.base.empty()) progress["base"] = {{"path", base_.path}, {"fingerprint", base_.fingerprint}};
-  if (options_.adapters) progress["adapters"] = json::parse(options_.adapters->json());
+  if (options_.adapters) progress["adapters"] = base::parseJson(options_.adapters->json());
   if (statesStep_ > 0) progress["states_step"] = statesStep_;
   if (bestStep_ >= 0) {
     progress["best_loss"] = bestLoss_;
     progress["best_step"] = bestStep_;
     progress["evaluations_without_gain"] = withoutGain_;
   }
-  return progress.dump();
+  return base::jsonText(progress);
 }
 
 void Trainer::save() {

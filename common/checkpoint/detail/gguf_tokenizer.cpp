@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "common/base/error.h"
+#include "common/base/json.h"
 #include "common/base/log.h"
 #include "common/tokenizer/tokenizer.h"
 #include "common/tokenizer/tokenizer_json.h"
@@ -84,7 +85,7 @@ json tokenizerJson(const GgufFile& file, const WordCutting& cutting) {
   empty.pattern = cutting.pattern;
   empty.ignoresMerges = cutting.ignoresMerges;
   empty.normalizesToC = cutting.normalizesToC;
-  json object = json::parse(tokenizer::writeTokenizerJson(empty));
+  json object = base::parseJson(tokenizer::writeTokenizerJson(empty));
   json& vocabulary = object["model"]["vocab"];
   for (std::size_t id = 0; id < size; ++id) {
     vocabulary[(*tokens)[id]] = id;
@@ -112,7 +113,7 @@ json idIn(const json& configuration, const char* key) {
 std::string chatTemplateOf(const json& companions) {
   if (companions.contains("chat_template.jinja")) return companions["chat_template.jinja"].get<std::string>();
   if (!companions.contains("tokenizer_config.json")) return {};
-  const json settings = json::parse(companions["tokenizer_config.json"].get<std::string>(), nullptr, false);
+  const json settings = base::parseJsonOrDiscard(companions["tokenizer_config.json"].get<std::string>());
   const bool has = settings.is_object() && settings.contains("chat_template") && settings["chat_template"].is_string();
   return has ? settings["chat_template"].get<std::string>() : "";
 }
@@ -193,7 +194,7 @@ std::string tokenizerOf(const GgufFile& file) {
     return {};
   }
   try {
-    return tokenizer::fromJson(tokenizerJson(file, *cutting).dump(), file.path().string()).json();
+    return tokenizer::fromJson(base::jsonText(tokenizerJson(file, *cutting)), file.path().string()).json();
   } catch (const json::exception&) {
     throw Error(ErrorKind::badData, file.path().string() + ": its tokenizer holds a text that is not UTF-8");
   }
@@ -213,10 +214,10 @@ std::string companionsOf(const GgufFile& file) {
   settings["tokenizer_class"] = "PreTrainedTokenizerFast";
   json companions = json::object();
   try {
-    companions["tokenizer_config.json"] = settings.dump(2) + "\n";
-    companions["generation_config.json"] = generation.dump(2) + "\n";
+    companions["tokenizer_config.json"] = base::jsonText(settings, 2) + "\n";
+    companions["generation_config.json"] = base::jsonText(generation, 2) + "\n";
     if (const auto chat = file.text("tokenizer.chat_template")) companions["chat_template.jinja"] = *chat;
-    return companions.dump();
+    return base::jsonText(companions);
   } catch (const json::exception&) {
     throw Error(ErrorKind::badData, file.path().string() + ": its tokenizer holds a text that is not UTF-8");
   }
@@ -232,15 +233,15 @@ void addTokenizer(GgufPairs& pairs, const ModelSource& model) {
     pairs.emplace_back("tokenizer.ggml.model", std::string("none"));
     return;
   }
-  const json object = json::parse(tokens->json());
+  const json object = base::parseJson(tokens->json());
   pairs.emplace_back("tokenizer.ggml.model", std::string("gpt2"));
   pairs.emplace_back("tokenizer.ggml.pre", std::string(cutting->name));
   addTokens(pairs, object, model.configuration().vocabularySize);
   pairs.emplace_back("tokenizer.ggml.merges", mergeTexts(object["model"]["merges"]));
 
-  const json configuration = json::parse(model.metadata().configuration);
+  const json configuration = base::parseJson(model.metadata().configuration);
   const std::string& companionsText = model.metadata().companions;
-  const json companions = companionsText.empty() ? json::object() : json::parse(companionsText);
+  const json companions = companionsText.empty() ? json::object() : base::parseJson(companionsText);
   const auto addId = [&](const char* key, const char* field, std::optional<tokenizer::TokenId> otherwise) {
     json id = idIn(configuration, field);
     if (id.is_null() && otherwise) id = *otherwise;

@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "common/base/error.h"
-#include "common/base/json_nesting.h"
+#include "common/base/json.h"
 
 namespace tandem::checkpoint::detail {
 namespace {
@@ -112,7 +112,7 @@ void checkName(const std::string& name) {
 }
 
 void mergeRank(int rank, const std::string& description, std::map<std::string, PlacedTensor>& merged) {
-  for (const json& each : json::parse(description)) {
+  for (const json& each : base::parseJson(description)) {
     PlacedTensor tensor{each[0].get<std::string>(), base::parseDType(each[1].get<std::string>()), {}, {}};
     checkName(tensor.name);
     tensor.shape = parseShape(each[2], tensor.name);
@@ -176,7 +176,7 @@ std::string describe(std::span<const LocalTensor> tensors) {
     }
     all.push_back({tensor.name, base::name(tensor.type), toJson(tensor.shape), pieces});
   }
-  return all.dump();
+  return base::jsonText(all);
 }
 
 std::vector<PlacedTensor> merge(const std::vector<std::string>& descriptions) {
@@ -210,13 +210,13 @@ std::string toText(const Layout& layout) {
                        {"shape", toJson(tensor.shape)},
                        {"pieces", pieces}});
   }
-  return json{{"shards", shards}, {"tensors", tensors}}.dump();
+  return base::jsonText(json{{"shards", shards}, {"tensors", tensors}});
 }
 
 Layout parseLayout(const std::string& text) {
   base::refuseDeepNesting(text, ErrorKind::badData, "the layout of the checkpoint");
   try {
-    const json all = json::parse(text);
+    const json all = base::parseJson(text);
     Layout layout;
     for (const json& entry : all.at("shards")) layout.shards.push_back(parseShard(entry));
     for (const json& entry : all.at("tensors")) layout.tensors.push_back(parseTensor(entry, layout.shards.size()));

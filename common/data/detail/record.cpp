@@ -4,7 +4,7 @@
 #include <charconv>
 
 #include "common/base/error.h"
-#include "common/base/json_nesting.h"
+#include "common/base/json.h"
 
 namespace tandem::data::detail {
 
@@ -13,12 +13,9 @@ using nlohmann::json;
 Record Record::parse(std::string_view text, const std::string& place) {
   base::refuseDeepNesting(text, base::ErrorKind::badData, place);
   try {
-    return Record(json::parse(text.begin(), text.end()), place);
+    return Record(base::parseJson(text), place);
   } catch (const json::exception& error) {
-    // "[json.exception.parse_error.101] parse error at line 1, column 5: ...": the library's own words begin after ].
-    const std::string what = error.what();
-    throw base::Error(base::ErrorKind::badData,
-                      place + ": no JSON: " + what.substr(std::min(what.find("] ") + 2, what.size())));
+    throw base::Error(base::ErrorKind::badData, place + ": no JSON: " + base::jsonProblem(error));
   }
 }
 

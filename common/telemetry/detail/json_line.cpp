@@ -6,6 +6,8 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "common/base/json.h"
+
 namespace tandem::telemetry::detail {
 namespace {
 
@@ -97,6 +99,6 @@ void JsonLine::write(double value, int digits) {
   text_.append(number, end.ptr);
 }
 
-std::string quoted(const std::string& text) { return nlohmann::json(text).dump(); }
+std::string quoted(const std::string& text) { return base::jsonText(nlohmann::json(text)); }
 
 }  // namespace tandem::telemetry::detail

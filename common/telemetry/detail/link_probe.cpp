@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
+#include "common/base/json.h"
 #include "common/runtime/executable.h"
 #include "common/telemetry/preflight_probes.h"
 
@@ -119,8 +120,8 @@ LinkFacts measureLinks(comm::Communicator& world, comm::Communicator* exchange, 
       if (world.rank() < partner) own.push_back({world.rank(), partner, bytes, seconds});
     }
   }
-  for (const std::string& text : comm::allGatherTexts(world, own.dump())) {
-    for (const auto& pair : nlohmann::json::parse(text)) facts.pairs.push_back({pair[0], pair[1], pair[2], pair[3]});
+  for (const std::string& text : comm::allGatherTexts(world, base::jsonText(own))) {
+    for (const auto& pair : base::parseJson(text)) facts.pairs.push_back({pair[0], pair[1], pair[2], pair[3]});
   }
   return facts;
 }

@@ -94,11 +94,23 @@ void chooseExchange(comm::Communicator& world, ChosenDevice& chosen, const Devic
       runtime::makeStagedCommunicator(chosen.routed ? *chosen.routed : world, *chosen.backend, *chosen.stream);
 }
 
+// Options of a device that is not the one in use. With the device named by --device they are a mistake; where it was
+// found, one command may be for several machines.
+void tellOfIdle(const CommonOptions& common, std::initializer_list<const char*> names, const std::string& inUse,
+                const std::string& whatTheyAreFor) {
+  if (common.device != Device::automatic) return refuseIdle(common, names, whatTheyAreFor);
+  for (const char* name : names) {
+    if (!common.given.contains(name)) continue;
+    TANDEM_LOG(warning) << "--" << name << " has no effect on " << inUse;
+  }
+}
+
 std::unique_ptr<kernels::Backend> makeBackend(comm::Communicator& world, const CommonOptions& common,
                                               const DeviceOptions& options) {
   if (common.device != Device::cpu) {
     const std::string reason = whyNotOnAllRanks(world);
     if (reason.empty()) {
+      tellOfIdle(common, {"matrix-library"}, "the GPU", "the CPU");
       const int ordinal = rankOnHost(world) % kernels::cudaDeviceCount();
       return kernels::makeCudaBackend({.device = ordinal,
                                        .attention = options.attention,
@@ -108,6 +120,7 @@ std::unique_ptr<kernels::Backend> makeBackend(comm::Communicator& world, const C
     if (common.device == Device::cuda) throw Error(ErrorKind::usage, "--device cuda: " + reason);
     TANDEM_LOG(info) << "--device auto takes the CPU: " << reason;
   }
+  tellOfIdle(common, {"attention", "exchange", "tf32", "tune-products", "allow-known-bad-nccl"}, "the CPU", "a GPU");
   return kernels::makeCpuBackend({.threads = common.threads, .matrixLibrary = options.matrixLibrary});
 }
 

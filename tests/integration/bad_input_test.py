@@ -95,6 +95,11 @@ class Options(BadInput):
         config.write_text("decay-fraction = 0.3\n")
         self.expect_refusal(USAGE, "--decay-fraction is for --schedule wsd", ranks=(2,), config=config)
 
+    def test_options_of_a_gpu_on_a_cpu(self):
+        for changes, flag in (({"tf32": True}, "--tf32"), ({"attention": "mma"}, "--attention"),
+                              ({"exchange": "mpi"}, "--exchange"), ({"tune_products": True}, "--tune-products")):
+            self.expect_refusal(USAGE, f"{flag} is for a GPU", device="cpu", **changes)
+
     def test_steps_and_tokens_exclude_each_other(self):
         self.expect_refusal(USAGE, "either --steps or --tokens", ranks=(1,), tokens=1000)
         self.expect_refusal(USAGE, "either --steps or --tokens", ranks=(1,), steps=None)

@@ -241,10 +241,20 @@ class ChoiceOfDevice(unittest.TestCase):
         self.assertFalse(world.path("none").exists())
 
     def test_without_a_driver_auto_takes_the_cpu_and_says_why(self):
-        arguments = world.arguments(world.path("fallback"), 2, device="auto", **SMALL)
+        arguments = world.arguments(world.path("fallback"), 2, device="auto", tf32=True, **SMALL)
         ended = succeed(1, PRETRAIN, *arguments, environment={**EMULATED, "SIMT_DRIVER": "none"})
         self.assertIn("--device auto takes the CPU: no NVIDIA driver", ended.err)
         self.assertIn("CPU, kernels for", ended.err)
+        self.assertIn("--tf32 has no effect on the CPU", ended.err)
+
+    def test_options_of_the_other_device_are_refused_or_told_of(self):
+        matrices = {"matrix_library": "openblas", **SMALL}
+        ended = run(1, PRETRAIN, *world.arguments(world.path("idle"), 1, device="cuda", **matrices), environment=EMULATED)
+        self.assertEqual(ended.code, 2, ended)
+        self.assertIn("--matrix-library is for the CPU", ended.err)
+        log = succeed(1, PRETRAIN, *world.arguments(world.path("idle"), 1, device="auto", **matrices),
+                      environment=EMULATED).err
+        self.assertIn("--matrix-library has no effect on the GPU", log)
 
     def test_an_attention_path_that_cannot_serve_the_model_is_a_usage_error(self):
         ended = run(1, PRETRAIN, *world.arguments(world.path("heads"), 1, device="cuda", attention="mma", **SMALL),

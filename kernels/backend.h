@@ -163,6 +163,28 @@ struct Dropout {
   std::uint32_t purpose = 0;  // tells the masks of several nodes apart
 };
 
+// A matrix by the lengths of its rows and their directions, of which adapters may learn both (DoRA; Liu et al. 2024).
+struct RowNorms {                  // norms[r] = |matrix[r]|; changedNorms[r] = |matrix[r] + factor * change[r]|
+  ConstTensorView matrix, change;  // [rows, width]
+  float factor = 1;
+  TensorView norms, changedNorms;  // float32 [rows]; the same bits where the change is zero
+};
+struct Rescale {                        // output[:, j] = stretch(j) * input[:, j] + bias[j]; row_stretch.h has stretch
+  ConstTensorView input;                // [rows, width]
+  ConstTensorView gain;                 // [width]: what is added to norms
+  ConstTensorView norms, changedNorms;  // float32 [width]: of the rows of the matrix that made the input's columns
+  ConstTensorView bias;                 // [width]; optional
+  TensorView output;                    // [rows, width]; may be input's memory
+};
+struct RescaleBackward {                // gradInput = stretch * gradOutput; the norms are constants
+  ConstTensorView gradOutput, input;    // [rows, width]
+  ConstTensorView gain;                 // [width]
+  ConstTensorView norms, changedNorms;  // float32 [width]
+  TensorView gradInput;                 // [rows, width]; may be gradOutput's memory
+  TensorView gradGain;                  // float32 [width]: sums over the rows of gradOutput * input, over changedNorms
+  bool accumulate = false;
+};
+
 // Heads of one fused projection: a row is [heads * headSize queries | kvHeads * headSize keys | the same of values].
 struct HeadLayout {
   std::int64_t heads = 0, kvHeads = 0, headSize = 0;
@@ -417,6 +439,9 @@ class Backend {
   virtual void run(const ActivationBackward&, Stream&) = 0;
   virtual void run(const Add&, Stream&) = 0;
   virtual void run(const Dropout&, Stream&) = 0;
+  virtual void run(const RowNorms&, Stream&) = 0;
+  virtual void run(const Rescale&, Stream&) = 0;
+  virtual void run(const RescaleBackward&, Stream&) = 0;
   virtual void run(const Rotary&, Stream&) = 0;
   virtual void run(const RotaryBackward&, Stream&) = 0;
   virtual void run(const Attention&, Stream&) = 0;

@@ -71,6 +71,8 @@ void declare(CLI::App& app, Settings& settings) {
                  "attention, mlp, attention.qkv, attention.output, mlp.gate_up, mlp.up, mlp.down; without it all")
       ->type_name("NAME");
   app.add_flag("--lora-rank-stabilised", settings.adapters.rankStabilised, "Multiply by alpha / sqrt(rank) instead");
+  app.add_flag("--lora-decomposed", settings.adapters.decomposed,
+               "Learn how long the rows of the weights are too, apart from where they point (DoRA)");
   app.add_flag("--warm-start", options.warmStart, "Begin with the optimizer states of the checkpoint; full only");
   app.add_option("--patience", options.patience, "Evaluations in a row without a better loss that end the run; 0: none")
       ->type_name("NUMBER");
@@ -103,8 +105,9 @@ void takeMethod(const app::CommonOptions& common, const Settings& settings, trai
     }
     if (options.warmStart) refuse("--warm-start is for --method full: adapters have no states to begin with");
   } else if (settings.method == "full") {
-    app::refuseIdle(common, {"lora-rank", "lora-alpha", "lora-dropout", "lora-targets", "lora-rank-stabilised"},
-                    "--method lora or qlora");
+    app::refuseIdle(
+        common, {"lora-rank", "lora-alpha", "lora-dropout", "lora-targets", "lora-rank-stabilised", "lora-decomposed"},
+        "--method lora or qlora");
   } else {
     refuse("--method is '" + settings.method + "'; it can be full, lora or qlora");
   }

@@ -53,9 +53,11 @@ struct Adapter {
   std::int64_t columns = 0;
   std::int64_t rank = 0;
   double scale = 0;
-  std::vector<float> down;       // A [rank, columns]
-  std::vector<float> up;         // B [rows, rank]
-  std::vector<float> magnitude;  // of DoRA [rows]; else empty
+  std::vector<float> down;  // A [rank, columns]
+  std::vector<float> up;    // B [rows, rank]
+  // Of DoRA [rows], else empty: how long each row of what they make is, as PEFT has it, or how much longer than the row
+  // that is frozen, as ours.
+  std::vector<float> magnitude, gain;
 };
 
 class AdapterReader {
@@ -129,6 +131,18 @@ class AdapterReader {
   std::set<std::string> used_;
 };
 
+double lengthOf(std::span<const float> row) {
+  double squares = 0;
+  for (const float value : row) squares += static_cast<double>(value) * static_cast<double>(value);
+  return std::sqrt(squares);
+}
+
+// The length that DoRA gives to a row, `frozen` being that of the base.
+double learnedLength(const Adapter& adapter, std::size_t row, std::span<const float> frozen) {
+  if (adapter.gain.empty()) return static_cast<double>(adapter.magnitude[row]);
+  return lengthOf(frozen) + static_cast<double>(adapter.gain[row]);
+}
+
 // Adds the adapter to one of its rows.
 void adapt(const Adapter& adapter, std::int64_t row, std::span<float> values) {
   const auto columns = static_cast<std::size_t>(adapter.columns), rank = static_cast<std::size_t>(adapter.rank);
@@ -143,10 +157,11 @@ void adapt(const Adapter& adapter, std::int64_t row, std::span<float> values) {
     sums[i] += static_cast<double>(values[i]);
     squares += sums[i] * sums[i];
   }
-  const double stretch =
-      adapter.magnitude.empty()
-          ? 1.0
-          : static_cast<double>(adapter.magnitude[static_cast<std::size_t>(row)]) / std::sqrt(squares);
+  const bool isDecomposed = !adapter.magnitude.empty() || !adapter.gain.empty();
+  // A row of zeros has no direction to be long in.
+  const double stretch = isDecomposed && squares > 0
+                             ? learnedLength(adapter, static_cast<std::size_t>(row), values) / std::sqrt(squares)
+                             : 1.0;
   for (std::size_t i = 0; i < columns; ++i) values[i] = static_cast<float>(stretch * sums[i]);
 }
 
@@ -224,7 +239,18 @@ Value settingOf(const Reader& run, const char* what, const char* name) {
   }
 }
 
-constexpr std::string_view endingOfDown = ".lora_a", endingOfUp = ".lora_b";
+// Whether they are DoRA's.
+bool isDecomposed(const Reader& run) {
+  return settingsOf(run, "adapters").contains("decomposed") && settingOf<bool>(run, "adapters", "decomposed");
+}
+
+// What the frozen matrices were held as.
+std::optional<QuantisedFormat> baseFormatOf(const Reader& run) {
+  if (!settingsOf(run, "adapters").contains("base_format")) return std::nullopt;
+  return parseQuantisedFormat(settingOf<std::string>(run, "adapters", "base_format"));
+}
+
+constexpr std::string_view endingOfDown = ".lora_a", endingOfUp = ".lora_b", endingOfGain = ".lora_m";
 
 const Reader::Entry* find(const Reader& run, const std::string& name) {
   const auto found = std::ranges::find(run.tensors(), name, &Reader::Entry::name);
@@ -239,7 +265,7 @@ std::vector<float> readWhole(const Reader& run, const Reader::Entry& entry, cons
 
 Adapters ownAdapters(const Reader& run, const model::Configuration& configuration) {
   const auto alpha = settingOf<double>(run, "adapters", "alpha");
-  const bool rankStabilised = settingOf<bool>(run, "adapters", "rank_stabilised");
+  const bool rankStabilised = settingOf<bool>(run, "adapters", "rank_stabilised"), decomposed = isDecomposed(run);
   Adapters adapters;
   for (const Parameter& parameter : ourLayout(configuration)) {
     if (parameter.shape.rank() != 2 || !parameter.name.ends_with(".weight")) continue;
@@ -253,12 +279,42 @@ Adapters ownAdapters(const Reader& run, const model::Configuration& configuratio
     const auto rank = static_cast<double>(adapter.rank);
     // The factor that training computes with is a float32.
     adapter.scale = static_cast<double>(static_cast<float>(alpha / (rankStabilised ? std::sqrt(rank) : rank)));
+    if (decomposed) {
+      const Reader::Entry* const gain = find(run, stem + std::string(endingOfGain));
+      if (gain == nullptr) {
+        throw Error(ErrorKind::badData, "the checkpoint " + run.folder().string() + " has no tensor '" + stem +
+                                            std::string(endingOfGain) + "', as decomposed adapters have");
+      }
+      adapter.gain = readWhole(run, *gain, {adapter.rows});
+    }
     adapters[parameter.name].push_back(std::move(adapter));
   }
   return adapters;
 }
 
-// A tensor of an adapter to write: all of A, or some rows of B.
+// Makes lengths of what the rows have gained over those of `base`, which are as they were frozen.
+void addLengths(Adapters& adapters, const ModelSource& base) {
+  constexpr std::int64_t panelElements = 1 << 20;
+  for (auto& [name, ofParameter] : adapters) {
+    const StoredParameter& stored = base.parameter(name);
+    Adapter& adapter = ofParameter.front();
+    const std::int64_t columns = adapter.columns, panel = std::max<std::int64_t>(1, panelElements / columns);
+    std::vector<float> values;
+    for (std::int64_t begin = 0; begin < adapter.rows; begin += panel) {
+      const std::int64_t rows = std::min(panel, adapter.rows - begin);
+      values.resize(static_cast<std::size_t>(rows * columns));
+      base.read(stored, begin * columns, rows * columns, DType::f32, values.data());
+      for (std::int64_t row = 0; row < rows; ++row) {
+        const auto frozen = std::span<const float>(values).subspan(static_cast<std::size_t>(row * columns),
+                                                                   static_cast<std::size_t>(columns));
+        adapter.magnitude.push_back(
+            static_cast<float>(learnedLength(adapter, static_cast<std::size_t>(begin + row), frozen)));
+      }
+    }
+  }
+}
+
+// A tensor of an adapter to write: all of A, or some rows of B or of the lengths.
 struct PeftTensor {
   NewTensor tensor;
   std::span<const float> values;
@@ -280,9 +336,46 @@ std::vector<PeftTensor> peftTensors(const Adapters& adapters, const model::Confi
       tensors.push_back({{prefix + "lora_A.weight", Encoding::f32, {adapter.rank, adapter.columns}}, adapter.down});
       tensors.push_back({{prefix + "lora_B.weight", Encoding::f32, {part.rows, adapter.rank}},
                          std::span(adapter.up).subspan(first, count)});
+      if (adapter.magnitude.empty()) continue;
+      tensors.push_back({{prefix + "lora_magnitude_vector", Encoding::f32, {part.rows}},
+                         std::span(adapter.magnitude)
+                             .subspan(static_cast<std::size_t>(part.firstRow), static_cast<std::size_t>(part.rows))});
     }
   }
   return tensors;
+}
+
+void writePeft(const Adapters& adapters, const model::Configuration& configuration, const Reader& run,
+               const fs::path& folder) {
+  std::set<std::string> modules;
+  const std::vector<PeftTensor> tensors = peftTensors(adapters, configuration, modules);
+  std::map<std::string, std::span<const float>> values;
+  std::vector<NewTensor> heads;
+  for (const PeftTensor& each : tensors) {
+    heads.push_back(each.tensor);
+    values[each.tensor.name] = each.values;
+  }
+  const FileLayout layout = layOutSafetensors(heads, {{"format", "pt"}});
+  std::string bytes = layout.head;
+  for (const StoredTensor& tensor : layout.tensors) {
+    const auto content = std::as_bytes(values.at(tensor.name));
+    bytes.append(reinterpret_cast<const char*>(content.data()), content.size());
+  }
+  const nlohmann::ordered_json settings = {{"base_model_name_or_path", settingOf<std::string>(run, "base", "path")},
+                                           {"bias", "none"},
+                                           {"fan_in_fan_out", configuration.type == "gpt2"},
+                                           {"inference_mode", true},
+                                           {"lora_alpha", settingOf<double>(run, "adapters", "alpha")},
+                                           {"lora_dropout", settingOf<double>(run, "adapters", "dropout")},
+                                           {"peft_type", "LORA"},
+                                           {"r", settingOf<std::int64_t>(run, "adapters", "rank")},
+                                           {"target_modules", modules},
+                                           {"task_type", "CAUSAL_LM"},
+                                           {"use_dora", isDecomposed(run)},
+                                           {"use_rslora", settingOf<bool>(run, "adapters", "rank_stabilised")}};
+  base::createFolders(folder);
+  base::replaceFile(folder / "adapter_model.safetensors", bytes);
+  base::replaceFile(folder / "adapter_config.json", base::jsonText(settings, 2) + "\n");
 }
 
 }  // namespace
@@ -313,10 +406,7 @@ fs::path baseOfAdapters(const Reader& run) {
 
 std::unique_ptr<ModelSource> withAdapters(std::unique_ptr<ModelSource> model, const Reader& run) {
   Adapters adapters = ownAdapters(run, model->configuration());
-  const bool rounded = settingsOf(run, "adapters").contains("base_format");
-  const auto format = rounded
-                          ? std::optional(parseQuantisedFormat(settingOf<std::string>(run, "adapters", "base_format")))
-                          : std::nullopt;
+  const std::optional<QuantisedFormat> format = baseFormatOf(run);
   Metadata metadata = run.metadata();
   json progress = base::parseJson(metadata.progress);
   progress.erase("adapters");
@@ -327,46 +417,27 @@ std::unique_ptr<ModelSource> withAdapters(std::unique_ptr<ModelSource> model, co
 }
 
 void writeAdapter(comm::Communicator& communicator, const Reader& run, const fs::path& folder) {
+  fs::path baseOfLengths;  // empty: adapters alone are needed
   comm::agreeOn(communicator, [&] {
-    if (communicator.rank() != 0) return;
     if (!holdsAdapters(run)) {
       throw Error(ErrorKind::usage, "the checkpoint " + run.folder().string() + " holds no adapters to write");
     }
-    if (fs::exists(folder)) {
+    if (communicator.rank() == 0 && fs::exists(folder)) {
       throw Error(ErrorKind::usage, "the output '" + folder.string() + "' exists: choose another, or remove it");
     }
+    if (isDecomposed(run)) baseOfLengths = baseOfAdapters(run);
+  });
+  std::unique_ptr<ModelSource> base;
+  if (!baseOfLengths.empty()) base = openModel(communicator, baseOfLengths);
+  comm::agreeOn(communicator, [&] {
+    if (communicator.rank() != 0) return;
     const model::Configuration configuration =
         detail::parseForeignConfiguration(run.metadata().configuration, "in the checkpoint " + run.folder().string());
-    const Adapters adapters = ownAdapters(run, configuration);
-    std::set<std::string> modules;
-    const std::vector<PeftTensor> tensors = peftTensors(adapters, configuration, modules);
-    std::map<std::string, std::span<const float>> values;
-    std::vector<NewTensor> heads;
-    for (const PeftTensor& each : tensors) {
-      heads.push_back(each.tensor);
-      values[each.tensor.name] = each.values;
+    Adapters adapters = ownAdapters(run, configuration);
+    if (base) {
+      addLengths(adapters, AdaptedModel(std::move(base), {}, run.folder(), run.metadata(), baseFormatOf(run)));
     }
-    const FileLayout layout = layOutSafetensors(heads, {{"format", "pt"}});
-    std::string bytes = layout.head;
-    for (const StoredTensor& tensor : layout.tensors) {
-      const auto content = std::as_bytes(values.at(tensor.name));
-      bytes.append(reinterpret_cast<const char*>(content.data()), content.size());
-    }
-    const nlohmann::ordered_json settings = {{"base_model_name_or_path", settingOf<std::string>(run, "base", "path")},
-                                             {"bias", "none"},
-                                             {"fan_in_fan_out", configuration.type == "gpt2"},
-                                             {"inference_mode", true},
-                                             {"lora_alpha", settingOf<double>(run, "adapters", "alpha")},
-                                             {"lora_dropout", settingOf<double>(run, "adapters", "dropout")},
-                                             {"peft_type", "LORA"},
-                                             {"r", settingOf<std::int64_t>(run, "adapters", "rank")},
-                                             {"target_modules", modules},
-                                             {"task_type", "CAUSAL_LM"},
-                                             {"use_dora", false},
-                                             {"use_rslora", settingOf<bool>(run, "adapters", "rank_stabilised")}};
-    base::createFolders(folder);
-    base::replaceFile(folder / "adapter_model.safetensors", bytes);
-    base::replaceFile(folder / "adapter_config.json", base::jsonText(settings, 2) + "\n");
+    writePeft(adapters, configuration, run, folder);
   });
 }
 

@@ -17,15 +17,15 @@ std::unique_ptr<ModelSource> averageOf(std::vector<std::unique_ptr<ModelSource>>
 
 // A model with a LoRA adapter in PEFT's form (adapter_config.json, adapter_model.safetensors) added to its matrices:
 //   W + scale B A,  scale = alpha / rank, or alpha / sqrt(rank) for rsLoRA;
-// for DoRA each row of that is then given the length that the adapter has for it. Computed in float64, rounded once to
-// the type of the model. Throws Error of kind badData, with the file, for an adapter that is not whole, does not fit
-// the model, or asks for something else than these.
+// for DoRA each row of that is then given the length that the adapter has for it (a row of zeros stays one). Computed
+// in float64, rounded once to the type of the model. Throws Error of kind badData, with the file, for an adapter that
+// is not whole, does not fit the model, or asks for something else than these.
 std::unique_ptr<ModelSource> withAdapter(std::unique_ptr<ModelSource> model, const std::filesystem::path& adapter);
 
 // Whether a checkpoint of ours holds nothing but adapters, as finetuning leaves them: of linears NAME.weight the
-// tensors model/NAME.lora_a [rank, inputs] and model/NAME.lora_b [outputs, rank], and in its progress what they are
-// ("adapters": rank, alpha, rank_stabilised) and whose they are ("base": path, and fingerprint: the hash of its
-// checksums).
+// tensors model/NAME.lora_a [rank, inputs] and model/NAME.lora_b [outputs, rank], for DoRA model/NAME.lora_m [outputs]
+// (what each row has gained over its length in the base), and in its progress what they are ("adapters": rank, alpha,
+// rank_stabilised, decomposed) and whose they are ("base": path, and fingerprint: the hash of its checksums).
 bool holdsAdapters(const Reader& run);
 // Where their base is. Throws Error of kind badData when it is not there, or another than they were learned for.
 std::filesystem::path baseOfAdapters(const Reader& run);
@@ -34,7 +34,7 @@ std::filesystem::path baseOfAdapters(const Reader& run);
 std::unique_ptr<ModelSource> withAdapters(std::unique_ptr<ModelSource> base, const Reader& run);
 
 // Writes them as PEFT has them: projections that we compute at once share lora_A, and have their own rows of lora_B.
-// Collective.
+// For DoRA this reads the base, since PEFT holds whole lengths of rows. Collective.
 void writeAdapter(comm::Communicator& communicator, const Reader& run, const std::filesystem::path& folder);
 
 }  // namespace tandem::checkpoint

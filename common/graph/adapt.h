@@ -4,6 +4,12 @@
 //   output = linear(input) + scale * (dropout(input) A^T) B^T,   A [rank, inputs], B [outputs, rank].
 // A linear of weight NAME.weight gets the parameters NAME.lora_a and NAME.lora_b. Where one linear makes several
 // projections (queries, keys and values; gate and up) they share A, and their rows of B are their own.
+//
+// Decomposed (DoRA; Liu et al. 2024), the length of each row of the weight W is learned apart from its direction:
+//   output = input W'^T + bias,   W' = (|W| + m) / |W + scale B A| * (W + scale B A)   row by row,
+// where the norms are constants to the backward pass. The parameter NAME.lora_m [outputs] is what is added to the
+// length |W| that a row has in the frozen weight, not the length itself, as PEFT has it: AdamW takes the same steps, it
+// begins as zero whatever the weights are, and bfloat16 keeps digits of a small change that it would not keep of a sum.
 
 #include <cstdint>
 #include <functional>
@@ -16,7 +22,8 @@ namespace tandem::graph {
 struct Adapters {
   std::int64_t rank = 0;
   float scale = 1;
-  float dropout = 0;  // probability, from 0 to below 1; adds the input "dropout_keys" int32 [batch, 2]
+  float dropout = 0;        // probability, from 0 to below 1; adds the input "dropout_keys" int32 [batch, 2]
+  bool decomposed = false;  // DoRA
   std::function<bool(const std::string& weight)> isChosen;
 };
 

@@ -14,6 +14,9 @@
 //   activationBackward   gradOutput, input                                      -> gradInput
 //   add                  left, right                                            -> output
 //   dropout              input, [keys]                                          -> output
+//   rowNorms             matrix, change                                         -> norms, changedNorms
+//   rescale              input, gain, norms, changedNorms, [bias]               -> output
+//   rescaleBackward      gradOutput, input, gain, norms, changedNorms           -> gradInput, gradGain
 //   rotary               input, positions, [queryWeight, keyWeight]             -> output, [reciprocal]
 //   rotaryBackward       gradOutput, positions, [input, queryWeight, keyWeight, reciprocal]
 //                                                                               -> gradInput, [gradQueryWeight,

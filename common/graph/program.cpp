@@ -50,6 +50,7 @@ struct AttributesWriter {
     if (dropout.rate > 0) out << " rate=" << dropout.rate;
     out << " factor=" << dropout.factor;
   }
+  void operator()(const RowNormsAttributes& norms) const { out << " factor=" << norms.factor; }
   void operator()(const RotaryAttributes& rotary) const { describe(out, rotary.layout); }
   void operator()(const AttentionAttributes& attention) const {
     describe(out, attention.layout);

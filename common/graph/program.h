@@ -62,6 +62,9 @@ struct DropoutAttributes {
   float factor = 1;
   std::uint32_t purpose = 0;
 };
+struct RowNormsAttributes {
+  float factor = 1;  // of the change
+};
 struct RotaryAttributes {
   kernels::HeadLayout layout;
   std::vector<float> frequencies;  // [headSize / 2]
@@ -97,9 +100,9 @@ struct RingAttributes {
   std::int32_t rank = 0, ranks = 1;
 };
 using Attributes = std::variant<std::monostate, EmbeddingAttributes, NormAttributes, LinearAttributes,
-                                ActivationAttributes, DropoutAttributes, RotaryAttributes, AttentionAttributes,
-                                QuantisedAttributes, PartialCrossEntropyAttributes, CollectiveAttributes,
-                                ExchangeAttributes, MessageAttributes, RingAttributes>;
+                                ActivationAttributes, DropoutAttributes, RowNormsAttributes, RotaryAttributes,
+                                AttentionAttributes, QuantisedAttributes, PartialCrossEntropyAttributes,
+                                CollectiveAttributes, ExchangeAttributes, MessageAttributes, RingAttributes>;
 
 enum class Operator : std::uint8_t {
   embedding,
@@ -112,7 +115,10 @@ enum class Operator : std::uint8_t {
   activation,
   activationBackward,
   add,
-  dropout,  // or multiplication by a factor alone
+  dropout,   // or multiplication by a factor alone
+  rowNorms,  // constants to the backward pass
+  rescale,
+  rescaleBackward,
   rotary,
   rotaryBackward,
   attention,

@@ -45,9 +45,11 @@ graph::Adapters AdapterOptions::forTraining() const {
 }
 
 graph::Adapters AdapterOptions::forEvaluation() const {
-  return {.rank = rank, .scale = scale(), .dropout = 0, .isChosen = [chosen = targets](const std::string& weight) {
-            return isTarget(weight, chosen);
-          }};
+  return {.rank = rank,
+          .scale = scale(),
+          .dropout = 0,
+          .decomposed = decomposed,
+          .isChosen = [chosen = targets](const std::string& weight) { return isTarget(weight, chosen); }};
 }
 
 std::string AdapterOptions::json() const {
@@ -56,6 +58,7 @@ std::string AdapterOptions::json() const {
                              {"dropout", dropout},
                              {"rank_stabilised", rankStabilised},
                              {"targets", targets}};
+  if (decomposed) settings["decomposed"] = true;
   if (baseFormat) settings["base_format"] = checkpoint::name(*baseFormat);
   return base::jsonText(settings);
 }
@@ -80,12 +83,12 @@ void check(const AdapterOptions& options) {
 }
 
 bool isAdapter(const std::string& parameter) {
-  return parameter.ends_with(".lora_a") || parameter.ends_with(".lora_b");
+  return parameter.ends_with(".lora_a") || parameter.ends_with(".lora_b") || parameter.ends_with(".lora_m");
 }
 
 void initialiseAdapter(const std::string& name, std::int64_t inputs, std::uint64_t seed, std::int64_t begin,
                        std::span<float> target) {
-  if (name.ends_with(".lora_b")) {
+  if (!name.ends_with(".lora_a")) {
     std::ranges::fill(target, 0.0f);
     return;
   }

@@ -2,8 +2,9 @@
 // Finetuning with low-rank adapters (graph/adapt.h): what they are asked to be, their first values, and how they are
 // put into the weights that they were learned for.
 //
-// A checkpoint with adapters holds these alone, as model/NAME.lora_a and model/NAME.lora_b, and says in its progress
-// where its base is, that is the checkpoint of the frozen weights, and the base's fingerprint.
+// A checkpoint with adapters holds these alone, as model/NAME.lora_a, model/NAME.lora_b and where they are decomposed
+// model/NAME.lora_m, and says in its progress where its base is, that is the checkpoint of the frozen weights, and the
+// base's fingerprint.
 
 #include <cstdint>
 #include <filesystem>
@@ -23,6 +24,7 @@ struct AdapterOptions {
   double alpha = 32;
   double dropout = 0;
   bool rankStabilised = false;  // rsLoRA (Kalajdzievski 2023): the scale is alpha / sqrt(rank), not alpha / rank
+  bool decomposed = false;      // DoRA (Liu et al. 2024): lengths of the weights' rows are learned too
   std::optional<checkpoint::QuantisedFormat> baseFormat;  // QLoRA: of the frozen matrices of the layers
   // Linears by the parts of their names: "attention.qkv", "attention.output", "mlp.gate_up", "mlp.up", "mlp.down", or
   // "attention", "mlp"; empty: all of the layers.
@@ -45,8 +47,8 @@ void check(const AdapterOptions& options);
 // Whether a parameter is one of an adapter's.
 bool isAdapter(const std::string& parameter);
 
-// Elements from `begin` of a flattened adapter: B is zero, so that training begins at the base; A is uniform within
-// 1 / sqrt(inputs), as PEFT has it.
+// Elements from `begin` of a flattened adapter: B and what lengths gain are zero, so that training begins at the base;
+// A is uniform within 1 / sqrt(inputs), as PEFT has it.
 void initialiseAdapter(const std::string& name, std::int64_t inputs, std::uint64_t seed, std::int64_t begin,
                        std::span<float> target);
 

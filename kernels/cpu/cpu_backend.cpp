@@ -67,6 +67,9 @@ class CpuBackend : public Backend {
   void run(const ActivationBackward& call, Stream&) override { cpu::run(call, context_); }
   void run(const Add& call, Stream&) override { cpu::run(call, context_); }
   void run(const Dropout& call, Stream&) override { cpu::run(call, context_); }
+  void run(const RowNorms& call, Stream&) override { cpu::run(call, context_); }
+  void run(const Rescale& call, Stream&) override { cpu::run(call, context_); }
+  void run(const RescaleBackward& call, Stream&) override { cpu::run(call, context_); }
   void run(const Rotary& call, Stream&) override { cpu::run(call, context_); }
   void run(const RotaryBackward& call, Stream&) override { cpu::run(call, context_); }
   void run(const Attention& call, Stream&) override { cpu::run(call, context_); }

@@ -173,6 +173,9 @@ class CudaBackend : public Backend {
   void run(const ActivationBackward& call, Stream& stream) override { cuda::run(call, contextOf(stream)); }
   void run(const Add& call, Stream& stream) override { cuda::run(call, contextOf(stream)); }
   void run(const Dropout& call, Stream& stream) override { cuda::run(call, contextOf(stream)); }
+  void run(const RowNorms& call, Stream& stream) override { cuda::run(call, contextOf(stream)); }
+  void run(const Rescale& call, Stream& stream) override { cuda::run(call, contextOf(stream)); }
+  void run(const RescaleBackward& call, Stream& stream) override { cuda::run(call, contextOf(stream)); }
   void run(const Rotary& call, Stream& stream) override { cuda::run(call, contextOf(stream)); }
   void run(const RotaryBackward& call, Stream& stream) override { cuda::run(call, contextOf(stream)); }
   void run(const Attention& call, Stream& stream) override { cuda::run(call, contextOf(stream)); }

@@ -47,6 +47,9 @@ class ReferenceBackend final : public Backend {
   void run(const ActivationBackward& op, Stream&) override { reference::run(op); }
   void run(const Add& op, Stream&) override { reference::run(op); }
   void run(const Dropout& op, Stream&) override { reference::run(op); }
+  void run(const RowNorms& op, Stream&) override { reference::run(op); }
+  void run(const Rescale& op, Stream&) override { reference::run(op); }
+  void run(const RescaleBackward& op, Stream&) override { reference::run(op); }
   void run(const Rotary& op, Stream&) override { reference::run(op); }
   void run(const RotaryBackward& op, Stream&) override { reference::run(op); }
   void run(const Attention& op, Stream&) override { reference::run(op); }

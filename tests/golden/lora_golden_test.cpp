@@ -13,14 +13,15 @@ namespace {
 
 class GoldenAdapters : public testing::TestWithParam<std::string> {
  protected:
-  GoldenAdapters() : golden_("lora_" + GetParam()) {
+  GoldenAdapters() : golden_(GetParam()) {
     options_.sequenceLength = golden_.time();
     options_.optimizer = {.beta1 = 0.9f, .beta2 = 0.95f, .epsilon = 1e-8f, .weightDecay = 0.0f};
     options_.clipNorm = 1.0;
     options_.adapters = {.rank = static_cast<std::int64_t>(golden_.values("rank").front()),
                          .alpha = golden_.values("alpha").front(),
+                         .decomposed = GetParam().starts_with("dora"),
                          .targets = {}};
-    if (GetParam() == "llama") options_.adapters->targets = {"attention.output", "mlp.down"};
+    if (GetParam().ends_with("llama")) options_.adapters->targets = {"attention.output", "mlp.down"};
     shape_.rowsPerRank = world().size() == 1 ? golden_.rows() : 1;
     shape_.rows = shape_.rowsPerRank * world().size();
     shape_.microBatch = 1;
@@ -91,7 +92,7 @@ TEST_P(GoldenAdapters, onlyTheAdaptersHaveGradientsAndStates) {
             step->parameters().layout().parameters().size());
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, GoldenAdapters, testing::Values("gpt2", "llama"));
+INSTANTIATE_TEST_SUITE_P(Models, GoldenAdapters, testing::Values("lora_gpt2", "lora_llama", "dora_gpt2", "dora_llama"));
 
 }  // namespace
 }  // namespace tandem::test

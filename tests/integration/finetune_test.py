@@ -82,6 +82,25 @@ class Learning(unittest.TestCase):
         measured = world.evaluate("loss", "--checkpoint", world.path("lora"), "--data", world.path("lora") / "data/val-0.h5")
         self.assertAlmostEqual(measured[0]["loss"], trained["loss"], delta=1e-4 * trained["loss"])
 
+    def test_decomposed_adapters_are_evaluated_merged_and_written_as_they_were_trained(self):
+        held_out = {"method": "lora", "lora_decomposed": True, "val": conversations("val.jsonl", 1)}
+        finetune("dora", steps=40, learning_rate=1e-2, lora_rank=8, evaluate_every=20, **held_out)
+        stored = [name for name in world.tensors("dora") if name.startswith("model/")]
+        self.assertEqual(3 * sum(name.endswith(".lora_m") for name in stored), len(stored))
+        evaluations = [line["loss"] for line in world.metrics("dora") if "evaluation" in line]
+        trained = evaluations[-1]
+        self.assertLess(trained, evaluations[0])
+        succeed(2, "checkpoint-convert", "merge", "--checkpoint", world.path("dora"), "--output", world.path("dora-merged"))
+        succeed(2, "checkpoint-convert", "export", "--checkpoint", world.path("dora"), "--format", "peft", "--output",
+                world.path("dora-peft"))
+        self.assertTrue(json.loads(world.path("dora-peft/adapter_config.json").read_text())["use_dora"])
+        succeed(1, "checkpoint-convert", "merge", "--checkpoint", base(), "--adapter", world.path("dora-peft"), "--output",
+                world.path("dora-by-peft"))
+        for checkpoint in ("dora", "dora-merged", "dora-by-peft"):
+            measured = world.evaluate("loss", "--checkpoint", world.path(checkpoint), "--data",
+                                      world.path("dora") / "data/val-0.h5", "--sequence-length", SEQUENCE)
+            self.assertAlmostEqual(measured[0]["loss"], trained, delta=1e-5 * trained)
+
     def test_a_dataset_made_by_tokenize_gives_the_same_losses(self):
         dataset = world.path("chat.h5")
         succeed(2, "tokenize", "encode", "--chat", "--chat-template", "tandem", "--tokenizer", base(), "--input",
@@ -93,7 +112,9 @@ class Learning(unittest.TestCase):
     def test_the_loss_does_not_depend_on_ranks_and_micro_batches(self):
         adapters = {"method": "lora", "lora_dropout": 0.3, "learning_rate": 1e-2}
         muon = {"method": "lora", "optimizer": "muon", "lora_rank": 8, "learning_rate": 1e-2}
-        for name, changes in (("full", {}), ("lora", adapters), ("muon", muon)):
+        decomposed = {**adapters, "lora_decomposed": True}
+        for name, changes in (("full", {}), ("lora", adapters), ("muon", muon), ("dora", decomposed),
+                              ("dora-muon", {**muon, "lora_decomposed": True})):
             finetune(f"same-{name}", **changes)
             expected = world.losses(f"same-{name}")
             for ranks, micro_batch in ((1, 1), (2, 3), (3, 1)):
@@ -124,26 +145,29 @@ class QuantisedBase(unittest.TestCase):
 
     def test_losses_are_those_of_adapters_beside_the_same_weights_as_numbers(self):
         for form in ("int8", "int4"):
-            changes = {"checkpoint": self.quantised(form), "lora_dropout": 0.2, "learning_rate": 1e-2}
-            finetune(f"numbers-{form}", method="lora", **changes)
-            finetune(f"codes-{form}", method="qlora", quantize=form, **changes)
-            expected = world.losses(f"numbers-{form}")
-            self.assertLess(expected[-1], expected[0])
-            for one, other in zip(world.losses(f"codes-{form}"), expected, strict=True):
-                self.assertAlmostEqual(one, other, delta=1e-6 * other)
+            for name, more in ((form, {}), (f"{form}-dora", {"lora_decomposed": True})):
+                changes = {"checkpoint": self.quantised(form), "lora_dropout": 0.2, "learning_rate": 1e-2, **more}
+                finetune(f"numbers-{name}", method="lora", **changes)
+                finetune(f"codes-{name}", method="qlora", quantize=form, **changes)
+                expected = world.losses(f"numbers-{name}")
+                self.assertLess(expected[-1], expected[0])
+                for one, other in zip(world.losses(f"codes-{name}"), expected, strict=True):
+                    self.assertAlmostEqual(one, other, delta=1e-6 * other)
 
     def test_ranks_agree_and_what_is_read_again_is_what_was_trained(self):
-        changes = {"method": "qlora", "learning_rate": 1e-2, "val": conversations("val.jsonl", 1)}  # int4
-        for ranks in (1, 2):
-            finetune(f"qlora-{ranks}", ranks, **changes)
-        for one, other in zip(world.losses("qlora-2"), world.losses("qlora-1"), strict=True):
-            self.assertAlmostEqual(one, other, delta=2e-5 * other)
-        trained = [line for line in world.metrics("qlora-1") if "evaluation" in line][-1]["loss"]
-        succeed(2, "checkpoint-convert", "merge", "--checkpoint", world.path("qlora-1"), "--output", world.path("qlora-merged"))
-        for checkpoint in ("qlora-1", "qlora-merged"):
-            measured = world.evaluate("loss", "--checkpoint", world.path(checkpoint), "--data",
-                                      world.path("qlora-1") / "data/val-0.h5", "--sequence-length", SEQUENCE)
-            self.assertAlmostEqual(measured[0]["loss"], trained, delta=1e-5 * trained)
+        for name, more in (("qlora", {}), ("qdora", {"lora_decomposed": True})):
+            changes = {"method": "qlora", "learning_rate": 1e-2, "val": conversations("val.jsonl", 1), **more}  # int4
+            for ranks in (1, 2):
+                finetune(f"{name}-{ranks}", ranks, **changes)
+            for one, other in zip(world.losses(f"{name}-2"), world.losses(f"{name}-1"), strict=True):
+                self.assertAlmostEqual(one, other, delta=2e-5 * other)
+            trained = [line for line in world.metrics(f"{name}-1") if "evaluation" in line][-1]["loss"]
+            merged = world.path(f"{name}-merged")
+            succeed(2, "checkpoint-convert", "merge", "--checkpoint", world.path(f"{name}-1"), "--output", merged)
+            for checkpoint in (world.path(f"{name}-1"), merged):
+                measured = world.evaluate("loss", "--checkpoint", checkpoint, "--data",
+                                          world.path(f"{name}-1") / "data/val-0.h5", "--sequence-length", SEQUENCE)
+                self.assertAlmostEqual(measured[0]["loss"], trained, delta=1e-5 * trained)
 
     def test_the_plan_holds_codes_instead_of_numbers(self):
         size = {}
@@ -254,9 +278,13 @@ class GoingOn(unittest.TestCase):
     def test_adapters_beside_quantised_weights_resume_bit_for_bit_on_two_ranks(self):
         self.expect_exact("quantised", ranks=2, method="qlora", quantize="int8", lora_dropout=0.2)
 
+    def test_decomposed_adapters_resume_bit_for_bit_on_two_ranks(self):
+        self.expect_exact("decomposed", ranks=2, method="lora", lora_dropout=0.2, lora_decomposed=True)
+        self.expect_exact("decomposed-quantised", ranks=2, method="qlora", lora_decomposed=True)
+
     def test_another_base_or_other_adapters_are_refused(self):
         finetune("kept", method="lora", steps=2)
-        for changes, word in (({"lora_rank": 4}, "adapters"), ({"method": "qlora"}, "adapters"),
+        for changes, word in (({"lora_rank": 4}, "adapters"), ({"method": "qlora"}, "adapters"), ({"lora_decomposed": True}, "adapters"),
                               ({"method": "full"}, "and is now null"), ({"seed": 4}, "seed was 3 and is now 4")):
             ended = run(1, "finetune", *arguments("kept", **{"method": "lora", **changes}))
             self.assertEqual(ended.code, USAGE, ended)
@@ -429,6 +457,7 @@ class BadInput(unittest.TestCase):
                               ({"lora_dropout": 0.1}, "--lora-dropout is for --method lora"),
                               ({"lora_targets": "mlp"}, "--lora-targets is for --method lora"),
                               ({"lora_rank_stabilised": True}, "--lora-rank-stabilised is for --method lora"),
+                              ({"lora_decomposed": True}, "--lora-decomposed is for --method lora"),
                               ({"data": world.train}, "--chat-template is for conversation files"),
                               ({"epochs": 2}, "one of --epochs"), ({"patience": 1}, "validation set")):
             with self.subTest(word):

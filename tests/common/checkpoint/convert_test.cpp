@@ -391,6 +391,134 @@ TEST_F(Convert, aRunThatHoldsAdaptersIsReadWithThemInItsBaseAndWrittenForPeft) {
   EXPECT_EQ(errorOf([&] { openModel(world(), path("tuned")); }).kind(), ErrorKind::badData);
 }
 
+// A run whose adapters are DoRA's, beside a base that is made here too.
+class ConvertDecomposed : public Convert {
+ protected:
+  static constexpr std::int64_t outputs = 120, inputs = 64, rank = 3;
+  const std::string configuration_ = llamaLike("llama", 9, 3);
+  const std::string qkv_ = "layers.1.attention.qkv.weight";
+  std::vector<StepTensor> tensors_ = {{"model/layers.1.attention.qkv.lora_a", DType::f32, {rank, inputs}},
+                                      {"model/layers.1.attention.qkv.lora_b", DType::f32, {outputs, rank}},
+                                      {"model/layers.1.attention.qkv.lora_m", DType::f32, {outputs}}};
+
+  // `size`: of the numbers of the base, and of B.
+  std::unique_ptr<ModelSource> tune(double size, const nlohmann::json& more = {}) {
+    writeModel(world(), path("base"), MadeModel(configuration_, DType::f32, size), 2);
+    const fs::path step = path("base") / "checkpoints" / "step-00000000";
+    nlohmann::json progress = {
+        {"adapters",
+         {{"rank", rank}, {"alpha", 6}, {"dropout", 0.1}, {"rank_stabilised", false}, {"decomposed", true}}},
+        {"base", {{"path", step.string()}, {"fingerprint", base::hashFile(step / "checksums.xxh128")}}}};
+    if (more.is_object()) progress["adapters"].update(more);
+    writeStep(
+        world(), path("tuned"), {.step = 5, .configuration = configuration_, .progress = progress.dump()}, tensors_,
+        [&](std::size_t tensor, std::int64_t begin, std::int64_t count, void* target) {
+          const double factor = tensor == 1 ? size : 1;
+          for (std::int64_t i = 0; i < count; ++i) {
+            static_cast<float*>(target)[i] = static_cast<float>(factor * number(tensors_[tensor].name, begin + i));
+          }
+        },
+        1);
+    return openModel(world(), path("tuned"));
+  }
+
+  static double number(const std::string& tensor, std::int64_t element) {
+    return static_cast<double>(valueAt(tensor, element));
+  }
+  static double lengthOf(const std::vector<float>& weights, std::int64_t row) {
+    double squares = 0;
+    for (std::int64_t i = 0; i < inputs; ++i) {
+      const auto value = static_cast<double>(weights[static_cast<std::size_t>(row * inputs + i)]);
+      squares += value * value;
+    }
+    return std::sqrt(squares);
+  }
+};
+
+TEST_F(ConvertDecomposed, rowsHaveTheDirectionsAndLengthsThatWereLearned) {
+  const auto tuned = tune(1);
+  const std::vector<float> got = weightsOf(*tuned, tuned->parameter(qkv_));
+  for (const std::int64_t row : {0, 71, 72, 119}) {
+    std::vector<double> frozen, changed;
+    double squares = 0, changedSquares = 0;
+    for (std::int64_t i = 0; i < inputs; ++i) {
+      double sum = 0;
+      for (std::int64_t k = 0; k < rank; ++k) {
+        sum += number(tensors_[1].name, row * rank + k) * number(tensors_[0].name, k * inputs + i);
+      }
+      frozen.push_back(number(qkv_, row * inputs + i));
+      changed.push_back(frozen.back() + 2 * sum);
+      squares += frozen.back() * frozen.back();
+      changedSquares += changed.back() * changed.back();
+    }
+    const double stretch = (std::sqrt(squares) + number(tensors_[2].name, row)) / std::sqrt(changedSquares);
+    for (std::int64_t i = 0; i < inputs; ++i) {
+      EXPECT_NEAR(got[static_cast<std::size_t>(row * inputs + i)], stretch * changed[static_cast<std::size_t>(i)],
+                  1e-6);
+    }
+  }
+  writeModel(world(), path("merged"), *tuned, 1);
+  expectSameWeights(*tuned, *openModel(world(), path("merged")), "merged");
+}
+
+TEST_F(ConvertDecomposed, theFormOfPeftHasWholeLengthsUnderItsNames) {
+  const auto tuned = tune(1);
+  const std::vector<float> expected = weightsOf(*tuned, tuned->parameter(qkv_));
+  writeAdapter(world(), Reader(world(), path("tuned")), path("peft"));
+  const auto settings = nlohmann::json::parse(base::readFile(path("peft") / "adapter_config.json"));
+  EXPECT_EQ(settings.at("use_dora"), true);
+
+  const SafetensorsFile file(path("peft") / "adapter_model.safetensors");
+  EXPECT_EQ(file.tensors().size(), 9u);
+  std::int64_t firstRow = 0;
+  for (const auto& [projection, rows] : {std::pair{"q", 72}, {"k", 24}, {"v", 24}}) {
+    const std::string module = std::string("base_model.model.model.layers.1.self_attn.") + projection + "_proj.";
+    const StoredTensor* const lengths = file.find(module + "lora_magnitude_vector");
+    ASSERT_NE(lengths, nullptr) << module;
+    ASSERT_EQ(lengths->shape, base::Shape({rows}));
+    std::vector<float> values(static_cast<std::size_t>(rows));
+    file.read(lengths->offset, std::as_writable_bytes(std::span(values)));
+    for (std::int64_t row = 0; row < rows; ++row) {
+      const double length = std::abs(static_cast<double>(values[static_cast<std::size_t>(row)]));
+      EXPECT_NEAR(length, lengthOf(expected, firstRow + row), 1e-5) << module << row;
+    }
+    firstRow += rows;
+  }
+  const auto again = withAdapter(std::make_unique<MadeModel>(configuration_), path("peft"));
+  const std::vector<float> got = weightsOf(*again, again->parameter(qkv_));
+  for (std::size_t i = 0; i < expected.size(); ++i) EXPECT_NEAR(got[i], expected[i], 1e-6) << i;
+}
+
+// The rows that are lengthened are those of the rounded matrix.
+TEST_F(ConvertDecomposed, lengthsBesideAQuantisedBaseAreOfWhatItIsRoundedTo) {
+  const auto tuned = tune(1, {{"base_format", "int4"}});
+  const std::vector<float> expected = weightsOf(*tuned, tuned->parameter(qkv_));
+  writeAdapter(world(), Reader(world(), path("tuned")), path("peft"));
+  const SafetensorsFile file(path("peft") / "adapter_model.safetensors");
+  const StoredTensor* const lengths =
+      file.find("base_model.model.model.layers.1.self_attn.q_proj.lora_magnitude_vector");
+  ASSERT_NE(lengths, nullptr);
+  std::vector<float> values(72);
+  file.read(lengths->offset, std::as_writable_bytes(std::span(values)));
+  for (std::int64_t row = 0; row < 72; ++row) {
+    const double length = std::abs(static_cast<double>(values[static_cast<std::size_t>(row)]));
+    EXPECT_NEAR(length, lengthOf(expected, row), 1e-5) << row;
+  }
+}
+
+TEST_F(ConvertDecomposed, rowsOfZerosStayZeros) {
+  const auto tuned = tune(0);
+  const std::vector<float> got = weightsOf(*tuned, tuned->parameter(qkv_));
+  EXPECT_EQ(got, std::vector<float>(static_cast<std::size_t>(outputs * inputs), 0.0f));
+}
+
+TEST_F(ConvertDecomposed, lengthsThatAreMissingAreNamed) {
+  tensors_.pop_back();
+  const base::Error error = errorOf([&] { tune(1); });
+  EXPECT_EQ(error.kind(), ErrorKind::badData);
+  EXPECT_NE(error.message().find("qkv.lora_m"), std::string::npos) << error.message();
+}
+
 TEST_F(Convert, differencesAreFoundAndCounted) {
   const MadeModel one(gpt2()), other(gpt2(), DType::f32, 2);
   for (const ParameterDifference& each : compare(world(), one, one)) EXPECT_TRUE(each.same()) << each.name;

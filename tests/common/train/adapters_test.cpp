@@ -27,6 +27,17 @@ TEST(Adapters, scaleByAlphaAndRank) {
   EXPECT_FLOAT_EQ((AdapterOptions{.rank = 16, .alpha = 32, .rankStabilised = true}).scale(), 8);
 }
 
+TEST(Adapters, decomposedOnesLearnAndAreRecordedAsSuch) {
+  const AdapterOptions decomposed{.decomposed = true};
+  EXPECT_TRUE(decomposed.forTraining().decomposed);
+  EXPECT_TRUE(decomposed.forEvaluation().decomposed);
+  EXPECT_NE(decomposed.json().find(R"("decomposed":true)"), std::string::npos) << decomposed.json();
+  // Runs from before there were any go on.
+  EXPECT_EQ(AdapterOptions{}.json().find("decomposed"), std::string::npos);
+  EXPECT_TRUE(isAdapter("layers.0.mlp.up.lora_m"));
+  EXPECT_FALSE(isAdapter("layers.0.mlp.up.weight"));
+}
+
 TEST(Adapters, refuseNumbersOutOfRange) {
   for (const AdapterOptions& wrong :
        {AdapterOptions{.rank = 0}, AdapterOptions{.alpha = 0}, AdapterOptions{.alpha = std::nan("")},
@@ -37,9 +48,12 @@ TEST(Adapters, refuseNumbersOutOfRange) {
 }
 
 TEST(Adapters, beginAsZeroAndAnySliceCanBeMadeAlone) {
-  std::vector<float> b(10, 1), whole(1000), slice(7);
-  initialiseAdapter("layers.0.mlp.up.lora_b", 16, 1, 0, b);
-  EXPECT_EQ(b, std::vector<float>(10, 0));
+  std::vector<float> whole(1000), slice(7);
+  for (const char* name : {"layers.0.mlp.up.lora_b", "layers.0.mlp.up.lora_m"}) {
+    std::vector<float> values(10, 1);
+    initialiseAdapter(name, 16, 1, 0, values);
+    EXPECT_EQ(values, std::vector<float>(10, 0)) << name;
+  }
   initialiseAdapter("layers.0.mlp.up.lora_a", 16, 1, 0, whole);
   initialiseAdapter("layers.0.mlp.up.lora_a", 16, 1, 333, slice);
   EXPECT_TRUE(std::equal(slice.begin(), slice.end(), whole.begin() + 333));

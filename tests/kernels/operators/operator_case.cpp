@@ -87,6 +87,7 @@ const Registry& registry() {
     addCrossEntropyCases(filled);
     addOptimizerCases(filled);
     addDropoutCases(filled);
+    addRescaleCases(filled);
     addFlatCases(filled);
     return filled;
   }();

@@ -173,5 +173,6 @@ void addCrossEntropyCases(Registry&);
 void addOptimizerCases(Registry&);
 void addFlatCases(Registry&);
 void addDropoutCases(Registry&);
+void addRescaleCases(Registry&);
 
 }  // namespace tandem::kernels::test

@@ -21,24 +21,26 @@ void demandSplit(const sharding::Grid& grid, const checkpoint::ModelSource& sour
   if (work == Work::decoding)
     return sharding::demandDecoding(grid, source.configuration(), isQuantised(source, quantize));
   sharding::demandFitting(grid, source.configuration(), sequenceLength);
-  if (quantize == "none" || grid.tensor == 1) return;
+  if (quantize == "none" || (grid.tensor == 1 && grid.virtualStages == 1)) return;
   std::vector<sharding::Grid> fitting = sharding::fittingGrids(grid.ranks(), source.configuration(), sequenceLength);
   std::erase_if(fitting, [](const sharding::Grid& each) { return each.tensor > 1; });
+  const std::string with = "the loss with --quantize " + quantize + " is computed of ";
   sharding::refuseGrid(grid,
-                       "the loss with --quantize " + quantize +
-                           " is computed of whole matrices, which tp=" + std::to_string(grid.tensor) + " would cut",
+                       grid.tensor > 1
+                           ? with + "whole matrices, which tp=" + std::to_string(grid.tensor) + " would cut"
+                           : with + "one run of layers a rank, and vp=" + std::to_string(grid.virtualStages) + " has more",
                        fitting);
 }
 
-// What this rank of the grid has of the model.
-sharding::PartitionedProgram shareOf(const LoadedModel& loaded, base::DType storage, bool quantised, Work work,
-                                     std::int64_t sequenceLength) {
+// What this rank of the grid has of the model: each run of layers.
+std::vector<sharding::PartitionedProgram> sharesOf(const LoadedModel& loaded, base::DType storage, bool quantised,
+                                                   Work work, std::int64_t sequenceLength) {
   const sharding::Grid& grid = loaded.groups->grid();
   const sharding::Coordinates& own = loaded.groups->own();
   if (work == Work::decoding) {
-    return sharding::DecodingSplit(loaded.configuration, grid, own, quantised).parameters(storage);
+    return {sharding::DecodingSplit(loaded.configuration, grid, own, quantised).parameters(storage)};
   }
-  return sharding::lossPart(loaded.configuration, 1, sequenceLength, storage, grid, own);
+  return sharding::lossParts(loaded.configuration, 1, sequenceLength, storage, grid, own);
 }
 
 std::unique_ptr<runtime::ParameterStore> loadParameters(const LoadedModel& loaded,
@@ -46,10 +48,11 @@ std::unique_ptr<runtime::ParameterStore> loadParameters(const LoadedModel& loade
                                                         const ModelOptions& options, base::DType storage, Work work,
                                                         std::int64_t sequenceLength) {
   const train::Device device = loaded.device();
-  const sharding::PartitionedProgram share =
-      shareOf(loaded, storage, isQuantised(source, options.quantize), work, sequenceLength);
-  if (work == Work::loss && loaded.groups->grid().tensor > 1) {  // quantised matrices are read as numbers
-    const auto layout = sharding::layoutOf(share.program, 1, sharding::FlatLayout::Ownership::anywhere, share.parts);
+  const std::vector<sharding::PartitionedProgram> shares =
+      sharesOf(loaded, storage, isQuantised(source, options.quantize), work, sequenceLength);
+  if (work == Work::loss && (loaded.groups->grid().tensor > 1 || shares.size() > 1)) {
+    // Quantised matrices are read as numbers.
+    const auto layout = sharding::layoutOf(shares, 1, sharding::FlatLayout::Ownership::anywhere);
     auto parameters = std::make_unique<runtime::ParameterStore>(layout, device.backend, device.stream, storage,
                                                                 runtime::ParameterStore::Gradients::none);
     train::loadWeights(source, *parameters, device);
@@ -57,7 +60,7 @@ std::unique_ptr<runtime::ParameterStore> loadParameters(const LoadedModel& loade
   }
   std::optional<checkpoint::QuantisedFormat> format;
   if (options.quantize != "none") format = checkpoint::parseQuantisedFormat(options.quantize);
-  return train::loadForInference(source, share.program, storage, format, device, share.parts);
+  return train::loadForInference(source, shares[0].program, storage, format, device, shares[0].parts);
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iomanip>
+#include <set>
 #include <sstream>
 
 #include "common/base/units.h"
@@ -19,12 +20,19 @@ struct Row {
   std::int64_t bytes = 0;
 };
 
-Row rowOfRole(const Program& program, Role role, const std::string& kind) {
+// Inputs and outputs are there as often as their program is under way.
+Row rowOfRole(std::span<const ProgramInFlight> programs, Role role, const std::string& kind) {
+  const bool isOfEach = role == Role::input || role == Role::output;
   Row row{kind, 0, 0};
-  for (const TensorId id : program.ofRole(role)) {
-    if (program.tensor(id).partOf != none) continue;
-    ++row.tensors;
-    row.bytes += detail::bytesOf(program.tensor(id));
+  std::set<std::string> seen;
+  for (const ProgramInFlight& one : programs) {
+    for (const TensorId id : one.program.ofRole(role)) {
+      const Tensor& tensor = one.program.tensor(id);
+      if (tensor.partOf != none || (!isOfEach && !seen.insert(tensor.name).second)) continue;
+      const std::int64_t times = isOfEach ? one.times : 1;
+      row.tensors += times;
+      row.bytes += times * detail::bytesOf(tensor);
+    }
   }
   return row;
 }
@@ -46,18 +54,20 @@ std::size_t peakNode(const std::vector<detail::Buffer>& buffers, std::size_t nod
   return peak;
 }
 
-// What is alive at the peak, by the operator that has made it, largest first.
-std::vector<Row> rowsOfActivations(const Program& program) {
-  const auto buffers = detail::buffersOf(program);
-  const std::size_t peak = peakNode(buffers, program.nodes().size());
+// What is alive at the peak of each program, by the operator that has made it, largest first.
+std::vector<Row> rowsOfActivations(std::span<const ProgramInFlight> programs) {
   std::vector<Row> rows;
-  for (const auto& buffer : buffers) {
-    if (peak < buffer.first || buffer.last < peak) continue;
-    const std::string kind = std::string("  from ") + name(program.nodes()[buffer.first].op);
-    auto row = std::ranges::find(rows, kind, &Row::kind);
-    if (row == rows.end()) row = rows.insert(rows.end(), {kind, 0, 0});
-    ++row->tensors;
-    row->bytes += buffer.bytes;
+  for (const ProgramInFlight& one : programs) {
+    const auto buffers = detail::buffersOf(one.program);
+    const std::size_t peak = peakNode(buffers, one.program.nodes().size());
+    for (const auto& buffer : buffers) {
+      if (peak < buffer.first || buffer.last < peak) continue;
+      const std::string kind = std::string("  from ") + name(one.program.nodes()[buffer.first].op);
+      auto row = std::ranges::find(rows, kind, &Row::kind);
+      if (row == rows.end()) row = rows.insert(rows.end(), {kind, 0, 0});
+      row->tensors += one.times;
+      row->bytes += one.times * buffer.bytes;
+    }
   }
   std::ranges::stable_sort(rows, std::ranges::greater(), &Row::bytes);
   return rows;
@@ -65,21 +75,26 @@ std::vector<Row> rowsOfActivations(const Program& program) {
 
 }  // namespace
 
-std::string memoryTable(const Program& program, const MemoryPlan& plan, const std::vector<OtherMemory>& others) {
+std::string memoryTable(std::span<const ProgramInFlight> programs, const std::vector<OtherMemory>& others) {
   std::vector<Row> rows = {
-      rowOfRole(program, Role::parameter, "parameters"), rowOfRole(program, Role::frozen, "frozen parameters"),
-      rowOfRole(program, Role::gradient, "gradients"),   rowOfRole(program, Role::state, "states"),
-      rowOfRole(program, Role::input, "inputs"),         rowOfRole(program, Role::output, "outputs")};
+      rowOfRole(programs, Role::parameter, "parameters"), rowOfRole(programs, Role::frozen, "frozen parameters"),
+      rowOfRole(programs, Role::gradient, "gradients"),   rowOfRole(programs, Role::state, "states"),
+      rowOfRole(programs, Role::input, "inputs"),         rowOfRole(programs, Role::output, "outputs")};
   std::erase_if(rows, [](const Row& row) { return row.tensors == 0; });
   for (const OtherMemory& other : others) rows.push_back({other.kind, 0, other.bytes});
-  const std::vector<Row> activations = rowsOfActivations(program);
-  Row peak{"activations at the peak", 0, plan.peakLiveBytes};
+  const std::vector<Row> activations = rowsOfActivations(programs);
+  Row peak{"activations at the peak", 0, 0};
+  std::int64_t total = 0;
+  for (const ProgramInFlight& one : programs) {
+    peak.bytes += one.times * one.plan.peakLiveBytes;
+    total += one.times * one.plan.arenaBytes;
+  }
+  const std::int64_t lost = total - peak.bytes;
   for (const Row& row : activations) peak.tensors += row.tensors;
-  std::int64_t total = plan.arenaBytes;
   for (const Row& row : rows) total += row.bytes;
   rows.push_back(peak);
   rows.insert(rows.end(), activations.begin(), activations.end());
-  rows.push_back({"lost between activations", 0, plan.arenaBytes - plan.peakLiveBytes});
+  rows.push_back({"lost between activations", 0, lost});
   rows.push_back({"total", 0, total});
 
   std::ostringstream out;

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <map>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -82,8 +83,16 @@ struct OtherMemory {
   std::int64_t bytes = 0;
 };
 
-// A table of what a step needs, by kind (parameters, gradients, activations by operator, ...), for the log.
-std::string memoryTable(const Program& program, const MemoryPlan& plan, const std::vector<OtherMemory>& others = {});
+// A program that is under way several times at once, each time with inputs, outputs and activations of its own.
+struct ProgramInFlight {
+  const Program& program;
+  const MemoryPlan& plan;
+  std::int64_t times = 1;
+};
+
+// A table of what a step needs, by kind (parameters, gradients, activations by operator, ...), for the log. What several
+// programs name alike (parameters, gradients) is there once.
+std::string memoryTable(std::span<const ProgramInFlight> programs, const std::vector<OtherMemory>& others = {});
 
 // Sum of the costs of all nodes.
 struct ProgramCost {

@@ -38,7 +38,8 @@ void ActivationExchange::run(const graph::Node& node, std::span<const kernels::T
 void ActivationExchange::exchangeMessage(const graph::Node& node, std::span<const kernels::TensorView> views) {
   constexpr int tag = 0;
   const auto& message = std::get<graph::MessageAttributes>(node.attributes);
-  comm::Communicator& stages = message.isForward ? groups_.pipeline() : groups_.pipelineBack();
+  const bool isSentOn = (node.op == graph::Operator::send) == message.isForward;
+  comm::Communicator& stages = groups_.link(isSentOn ? groups_.own().pipeline : message.peer, message.isForward);
   if (node.op == graph::Operator::send) {
     const kernels::TensorView& view = views[static_cast<std::size_t>(node.inputs[0])];
     sends_.push_back(stages.startSend(bufferOf(view), message.peer, tag));

@@ -23,6 +23,10 @@ std::string whyNotDecoding(const Grid& grid, const model::Configuration& c, bool
     return "cp=" + std::to_string(grid.context) +
            " shares out the positions of whole rows, and decoding has one new position at a time";
   }
+  if (grid.virtualStages > 1) {
+    return "vp=" + std::to_string(grid.virtualStages) +
+           " interleaves micro batches of whole rows, and decoding has one new position at a time; leave vp out";
+  }
   if (!quantised || grid.tensor == 1) return "";
   for (int rank = 1; rank < grid.tensor; ++rank) {
     const std::int64_t column = firstHeadColumn(c, grid.tensor, rank);
@@ -50,7 +54,7 @@ DecodingSplit::DecodingSplit(const model::Configuration& configuration, const Gr
 PartitionedProgram DecodingSplit::part(std::int64_t batch, std::int64_t fresh, std::int64_t capacity,
                                        graph::DType storage) const {
   const graph::Program whole = model::buildDecode(configuration_, batch, fresh, capacity, storage, caches_);
-  return splitDecoding(stageProgram(whole, own_.pipeline, layers_), own_.tensor, grid_.tensor, columnGroup_);
+  return splitDecoding(stageProgram(whole, own_.pipeline, layers_, grid_.pipeline), own_.tensor, grid_.tensor, columnGroup_);
 }
 
 graph::Program DecodingSplit::body(std::int64_t batch, std::int64_t fresh, std::int64_t capacity,

@@ -23,6 +23,9 @@ constexpr Axis axes[] = {{"dp", "data", &Grid::data},
                          {"pp", "pipeline", &Grid::pipeline},
                          {"cp", "context", &Grid::context}};
 
+// More than any model has layers for; whyNotFitting says how many a model has.
+constexpr int mostVirtualStages = 1024;
+
 [[noreturn]] void refuse(const std::string& message) { throw Error(ErrorKind::usage, "--shard " + message); }
 
 // Of an entry's value; refuses what is no whole number from `least` to `most`.
@@ -51,7 +54,11 @@ std::string parseEntry(const std::string& entry, int ranks, Grid& grid) {
     grid.zero = parseCount(key, value, 0, 3);
     return key;
   }
-  refuse("'" + entry + "': it consists of dp=, tp=, pp=, cp= and zero=, such as dp=2,tp=2,pp=1,cp=1,zero=1");
+  if (key == "vp") {
+    grid.virtualStages = parseCount(key, value, 1, mostVirtualStages);
+    return key;
+  }
+  refuse("'" + entry + "': it consists of dp=, tp=, pp=, vp=, cp= and zero=, such as dp=2,tp=2,pp=1,cp=1,zero=1");
 }
 
 std::vector<Grid> gridsOf(int ranks) {
@@ -88,12 +95,22 @@ std::string more(const char* key, int count, std::int64_t limit, const std::stri
          ofWhat;
 }
 
+// "0, 4, 8".
+std::string virtualStagesOf(const Grid& grid, int pipelineRank) {
+  std::string text;
+  for (int stage = pipelineRank; stage < grid.stages(); stage += grid.pipeline) {
+    text += (text.empty() ? "" : ", ") + std::to_string(stage);
+  }
+  return text;
+}
+
 }  // namespace
 
 std::string Grid::text() const {
   std::string result;
   for (const Axis& axis : axes) result += std::string(axis.key) + "=" + std::to_string(this->*axis.count) + ",";
-  return result + "zero=" + std::to_string(zero);
+  result += "zero=" + std::to_string(zero);
+  return virtualStages == 1 ? result : result + ",vp=" + std::to_string(virtualStages);
 }
 
 Coordinates coordinatesOf(const Grid& grid, int rank) {
@@ -140,6 +157,15 @@ std::string whyNotFitting(const Grid& grid, const model::Configuration& c, std::
     return more("tp", grid.tensor, c.maximumPositions, "positions");
   }
   if (grid.pipeline > c.layers) return more("pp", grid.pipeline, c.layers, "layers");
+  const std::string virtualStages = "vp=" + std::to_string(grid.virtualStages);
+  if (grid.virtualStages > 1 && grid.pipeline == 1) {
+    return virtualStages + " interleaves the stages of a pipeline, which pp=1 is none; use pp=2 or more, or vp=1";
+  }
+  if (grid.stages() > c.layers) {
+    return virtualStages + " on pp=" + std::to_string(grid.pipeline) + " makes " + std::to_string(grid.stages()) +
+           " virtual stages, more than the model's " + std::to_string(c.layers) + " layers; vp can be up to " +
+           std::to_string(c.layers / grid.pipeline);
+  }
   const std::int64_t chunks = 2 * std::int64_t{grid.context};
   if (grid.context > 1 && sequenceLength > 0 && sequenceLength % chunks != 0) {
     return "cp=" + std::to_string(grid.context) + " cuts a row of " + std::to_string(sequenceLength) + " tokens into " +
@@ -181,10 +207,28 @@ GridGroups::GridGroups(comm::Communicator& world, const Grid& grid)
   others = own_;
   others.pipeline = 0;
   pipeline_ = group(grid.pipeline, others);
-  if (grid.pipeline > 1) pipelineBack_ = world_.split(rankAt(grid_, others), world_.rank());
+  const int directions = grid.pipeline == 1 ? 0 : grid.virtualStages == 1 ? 1 : linkGroups(grid.pipeline);
+  for (int index = 0; index < directions; ++index) {
+    // The first of them is pipeline() itself.
+    links_.push_back(index == 0 ? nullptr : world_.split(rankAt(grid_, others), world_.rank()));
+    linksBack_.push_back(world_.split(rankAt(grid_, others), world_.rank()));
+  }
   others = own_;
   others.data = others.context = 0;
   replicas_ = group(grid.replicas(), others);
+}
+
+int linkGroups(int pipelineRanks) { return pipelineRanks % 2 == 0 ? 2 : 3; }
+
+int linkGroup(int before, int pipelineRanks) {
+  const bool closesAnOddRing = pipelineRanks % 2 != 0 && before + 1 == pipelineRanks;
+  return closesAnOddRing ? 2 : before % 2;
+}
+
+comm::Communicator& GridGroups::link(int before, bool isForward) {
+  const std::size_t group = links_.size() > 1 ? static_cast<std::size_t>(linkGroup(before, grid_.pipeline)) : 0;
+  const auto& links = isForward ? links_ : linksBack_;
+  return links[group] ? *links[group] : pipeline();
 }
 
 std::string gridMap(comm::Communicator& world, const Grid& grid) {
@@ -193,12 +237,14 @@ std::string gridMap(comm::Communicator& world, const Grid& grid) {
   for (const std::string& host : hosts) width = std::max(width, host.size());
   std::ostringstream out;
   out << "rank  " << std::left << std::setw(static_cast<int>(width)) << "host"
-      << "  pipeline  data  context  tensor\n";
+      << "  pipeline  data  context  tensor" << (grid.virtualStages > 1 ? "  virtual stages" : "") << "\n";
   for (int rank = 0; rank < grid.ranks(); ++rank) {
     const Coordinates at = coordinatesOf(grid, rank);
     out << std::right << std::setw(4) << rank << "  " << std::left << std::setw(static_cast<int>(width))
         << hosts[static_cast<std::size_t>(rank)] << std::right << std::setw(10) << at.pipeline << std::setw(6)
-        << at.data << std::setw(9) << at.context << std::setw(8) << at.tensor << "\n";
+        << at.data << std::setw(9) << at.context << std::setw(8) << at.tensor;
+    if (grid.virtualStages > 1) out << "  " << virtualStagesOf(grid, at.pipeline);
+    out << "\n";
   }
   return out.str();
 }

@@ -26,15 +26,21 @@ struct Grid {
   // What is shared out over the ranks that hold the same parameters (ZeRO, Rajbhandari et al. 2020): 0 nothing,
   // 1 optimizer states, 2 gradients too, 3 weights too.
   int zero = 1;
+  // Runs of layers that each pipeline rank holds, its virtual stages: more than one are interleaved (pipeline.h).
+  int virtualStages = 1;
 
   int ranks() const { return pipeline * data * context * tensor; }
+  // Of the pipeline, virtual ones included.
+  int stages() const { return pipeline * virtualStages; }
+  // A step's micro batches come in multiples of this.
+  int microBatchUnit() const { return virtualStages > 1 ? pipeline : 1; }
   // Ranks that hold the same parameters.
   int replicas() const { return data * context; }
   // Over how many of these the optimizer's states are shared out.
   int sharers() const { return zero == 0 ? 1 : replicas(); }
   bool sharesGradients() const { return zero >= 2 && replicas() > 1; }
   bool sharesWeights() const { return zero >= 3 && replicas() > 1; }
-  // "dp=2,tp=2,pp=1,cp=1,zero=1", as parseGrid reads it.
+  // "dp=2,tp=2,pp=1,cp=1,zero=1", as parseGrid reads it; with ",vp=2" where there are virtual stages.
   std::string text() const;
   bool operator==(const Grid&) const = default;
 };
@@ -46,6 +52,14 @@ struct Coordinates {
   int tensor = 0;
   bool operator==(const Coordinates&) const = default;
 };
+
+// Interleaved stages send around a ring, from the last pipeline rank on to the first. A group of ranks without tags
+// (NCCL) carries out messages in the order of their start, each when both its sides have come to it; were all links of
+// the ring one group, every rank could wait for its own message to the next to be taken before it takes that of the one
+// before. So no rank has two links of one group: they take turns between two of them, where their number is odd three.
+int linkGroups(int pipelineRanks);
+// That of the link from a pipeline rank to the next.
+int linkGroup(int before, int pipelineRanks);
 
 Coordinates coordinatesOf(const Grid& grid, int rank);
 int rankAt(const Grid& grid, const Coordinates& coordinates);
@@ -82,8 +96,9 @@ class GridGroups {
   comm::Communicator& tensor() { return tensor_ ? *tensor_ : world_; }
   comm::Communicator& context() { return context_ ? *context_ : world_; }
   comm::Communicator& pipeline() { return pipeline_ ? *pipeline_ : world_; }
-  // The same once more, for messages to earlier stages: those to later ones may be waiting for their receivers.
-  comm::Communicator& pipelineBack() { return pipelineBack_ ? *pipelineBack_ : world_; }
+  // The ranks of the pipeline once more, for messages over the link from the pipeline rank `before` to the next: those to
+  // later stages, and apart from them those back, since one kind may be waiting for its receivers.
+  comm::Communicator& link(int before, bool isForward);
   comm::Communicator& replicas() { return replicas_ ? *replicas_ : world_; }
 
  private:
@@ -91,7 +106,9 @@ class GridGroups {
   Grid grid_;
   Coordinates own_;
   // None where the group is the world.
-  std::unique_ptr<comm::Communicator> tensor_, context_, pipeline_, pipelineBack_, replicas_;
+  std::unique_ptr<comm::Communicator> tensor_, context_, pipeline_, replicas_;
+  // By link group; of a pipeline that is not interleaved one each, and the first forward one is pipeline().
+  std::vector<std::unique_ptr<comm::Communicator>> links_, linksBack_;
 };
 
 // A table of which rank, on which host, has which coordinates. Collective.

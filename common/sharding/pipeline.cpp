@@ -132,21 +132,21 @@ std::vector<Range> stageLayers(const Program& forward, int stages) {
   return result;
 }
 
-Program stageProgram(const Program& forward, int stage, std::span<const Range> layers) {
+Program stageProgram(const Program& forward, int stage, std::span<const Range> layers, int ranks) {
   const auto stages = static_cast<int>(layers.size());
   if (stages == 1) return forward;
   const std::vector<int> stageOf = stagesOfNodes(forward, layers);
   StageWriter writer(forward);
   if (stage > 0) {
     const TensorId received = writer.tensor(streamInto(forward, stageOf, stage));
-    writer.result.addNode(Operator::receive, {}, {received}, graph::MessageAttributes{.peer = stage - 1});
+    writer.result.addNode(Operator::receive, {}, {received}, graph::MessageAttributes{.peer = (stage - 1) % ranks});
   }
   for (std::size_t index = 0; index < stageOf.size(); ++index) {
     if (stageOf[index] == stage) writer.copy(forward.nodes()[index]);
   }
   if (stage + 1 < stages) {
     const TensorId sent = streamInto(forward, stageOf, stage + 1);
-    writer.result.addNode(Operator::send, {writer.tensor(sent)}, {}, graph::MessageAttributes{.peer = stage + 1});
+    writer.result.addNode(Operator::send, {writer.tensor(sent)}, {}, graph::MessageAttributes{.peer = (stage + 1) % ranks});
   }
   return std::move(writer.result);
 }
@@ -178,15 +178,41 @@ Program keepWhatIsSent(const Program& program) {
   return result;
 }
 
-std::vector<StageTask> stageSchedule(int stage, int stages, std::int64_t microBatches) {
-  const std::int64_t ahead = microBatchesInFlight(stage, stages, microBatches) - 1;
+std::vector<StageTask> stageSchedule(int rank, int ranks, int runs, std::int64_t microBatches) {
+  TANDEM_ASSERT(runs == 1 || microBatches % ranks == 0, "interleaved stages take micro batches in groups");
+  // Forward passes in their order, and backward passes, which go through the runs from the last to the first.
+  const auto task = [&](std::int64_t number, bool isForward) -> StageTask {
+    if (runs == 1) return {isForward, number, 0};
+    const std::int64_t ofGroup = std::int64_t{ranks} * runs;
+    const auto run = static_cast<int>(number % ofGroup / ranks);
+    return {isForward, number / ofGroup * ranks + number % ranks, isForward ? run : runs - 1 - run};
+  };
+  const std::int64_t behind = ranks - 1 - rank, passes = microBatches * runs;
+  const std::int64_t ahead = std::min(runs == 1 ? behind : 2 * behind + std::int64_t{runs - 1} * ranks, passes);
   std::vector<StageTask> tasks;
-  for (std::int64_t index = 0; index < ahead; ++index) tasks.push_back({true, index});
-  for (std::int64_t index = 0; index < microBatches; ++index) {
-    if (index + ahead < microBatches) tasks.push_back({true, index + ahead});
-    tasks.push_back({false, index});
+  for (std::int64_t number = 0; number < ahead; ++number) tasks.push_back(task(number, true));
+  for (std::int64_t number = 0; number < passes; ++number) {
+    if (number + ahead < passes) tasks.push_back(task(number + ahead, true));
+    tasks.push_back(task(number, false));
   }
   return tasks;
+}
+
+std::vector<StageTask> forwardSchedule(int runs, std::int64_t microBatches) {
+  std::vector<StageTask> tasks;
+  for (int run = 0; run < runs; ++run) {
+    for (std::int64_t index = 0; index < microBatches; ++index) tasks.push_back({true, index, run});
+  }
+  return tasks;
+}
+
+std::int64_t microBatchesInFlight(std::span<const StageTask> schedule, int run) {
+  std::int64_t inFlight = 0, most = 0;
+  for (const StageTask& task : schedule) {
+    if (task.run == run) inFlight += task.isForward ? 1 : -1;
+    most = std::max(most, inFlight);
+  }
+  return most;
 }
 
 std::int64_t microBatchesInFlight(int stage, int stages, std::int64_t microBatches) {

@@ -202,7 +202,13 @@ void check(const PlanRequest& request) {
     throw Error(ErrorKind::usage, "--batch-tokens " + std::to_string(request.batchTokens) +
                                       " is no multiple of --sequence-length " + std::to_string(request.sequenceLength));
   }
-  if (request.grid) demandFitting(*request.grid, request.configuration, request.sequenceLength);
+  if (!request.grid) return;
+  demandFitting(*request.grid, request.configuration, request.sequenceLength);
+  if (request.grid->virtualStages > 1) {
+    throw Error(ErrorKind::usage, "--shard " + request.grid->text() +
+                                      ": the planner does not predict virtual stages; leave vp out of what it plans, or "
+                                      "--cluster out to see what a rank holds");
+  }
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 
 #include "common/base/error.h"
 #include "common/sharding/parameter_shards.h"
+#include "common/sharding/pipeline.h"
 #include "common/sharding/rank_program.h"
 #include "common/train/context_batch.h"
 
@@ -28,43 +29,96 @@ struct ExactSum {
   double value() const { return static_cast<double>(whole) + static_cast<double>(fraction) * 0x1p-32; }
 };
 
-graph::Program evaluationProgram(const model::Configuration& configuration, std::int64_t rows,
-                                 std::int64_t sequenceLength, const runtime::ParameterStore& parameters,
-                                 RankGroups* groups) {
+// Of each run of layers that this rank has.
+std::vector<graph::Program> evaluationPrograms(const model::Configuration& configuration, std::int64_t rows,
+                                               std::int64_t sequenceLength, const runtime::ParameterStore& parameters,
+                                               RankGroups* groups) {
   const base::DType storage = parameters.storage();
-  if (groups == nullptr) return lossProgram(configuration, rows, sequenceLength, storage);
-  const graph::Program loss = graph::fuse(
-      sharding::lossPart(configuration, rows, sequenceLength, storage, groups->grid(), groups->own()).program);
-  if (!parameters.sharesWeights()) return loss;
-  return sharding::shardWeights(loss, parameters.layout(), groups->device().replicas().rank());
+  if (groups == nullptr) return {lossProgram(configuration, rows, sequenceLength, storage)};
+  std::vector<graph::Program> programs;
+  for (const sharding::PartitionedProgram& part :
+       sharding::lossParts(configuration, rows, sequenceLength, storage, groups->grid(), groups->own())) {
+    programs.push_back(graph::fuse(part.program));
+    if (!parameters.sharesWeights()) continue;
+    const int replica = groups->device().replicas().rank();
+    programs.back() = sharding::shardWeights(programs.back(), parameters.layout(), replica);
+  }
+  return programs;
 }
 
 }  // namespace
 
 LossEvaluator::LossEvaluator(const model::Configuration& configuration, const runtime::ParameterStore& parameters,
                              std::int64_t rows, std::int64_t sequenceLength, const Device& device, RankGroups* groups)
-    : rows_(rows),
-      sequenceLength_(sequenceLength),
-      groups_(groups),
-      executable_(parameters.prepared(evaluationProgram(configuration, rows, sequenceLength, parameters, groups)),
-                  device.backend, device.stream, device.arena) {
-  if (groups != nullptr) executable_.exchangeThrough(&activations_.emplace(groups->device()));
-  if (parameters.sharesWeights()) {
-    executable_.gatherFrom(&weights_.emplace(parameters, groups->device().replicas()));
+    : rows_(rows), sequenceLength_(sequenceLength), groups_(groups) {
+  for (const graph::Program& program : evaluationPrograms(configuration, rows, sequenceLength, parameters, groups)) {
+    Run& run = runs_.emplace_back();
+    run.executable = std::make_unique<runtime::Executable>(parameters.prepared(program), device.backend, device.stream,
+                                                           device.arena);
+    if (groups != nullptr) {
+      run.activations = std::make_unique<runtime::ActivationExchange>(groups->device());
+      run.executable->exchangeThrough(run.activations.get());
+    }
+    if (parameters.sharesWeights()) {
+      run.weights = std::make_unique<runtime::WeightGathering>(parameters, groups->device().replicas());
+      run.executable->gatherFrom(run.weights.get());
+    }
+    parameters.bindTo(*run.executable);
   }
-  parameters.bindTo(executable_);
+  const std::int64_t contextRanks = groups != nullptr ? groups->grid().context : 1;
+  losses_.resize(static_cast<std::size_t>(rows * sequenceLength / contextRanks));
 }
 
 LossEvaluator::LossEvaluator(const model::Configuration& configuration, const runtime::ParameterStore& parameters,
                              const AdapterOptions& adapters, const runtime::ParameterStore& frozen, std::int64_t rows,
                              std::int64_t sequenceLength, const Device& device)
-    : rows_(rows),
-      sequenceLength_(sequenceLength),
-      groups_(nullptr),
-      executable_(frozen.prepared(lossProgram(configuration, rows, sequenceLength, parameters.storage(), adapters)),
-                  device.backend, device.stream, device.arena) {
-  parameters.bindTo(executable_);
-  frozen.bindTo(executable_);
+    : rows_(rows), sequenceLength_(sequenceLength), groups_(nullptr) {
+  Run& run = runs_.emplace_back();
+  run.executable = std::make_unique<runtime::Executable>(
+      frozen.prepared(lossProgram(configuration, rows, sequenceLength, parameters.storage(), adapters)), device.backend,
+      device.stream, device.arena);
+  parameters.bindTo(*run.executable);
+  frozen.bindTo(*run.executable);
+  losses_.resize(static_cast<std::size_t>(rows * sequenceLength));
+}
+
+struct LossEvaluator::Sums {
+  ExactSum losses;
+  std::int64_t targets = 0, targetBytes = 0;
+  bool finite = true;
+};
+
+// As many as go through an interleaved pipeline together; else one.
+std::vector<data::Batch> LossEvaluator::nextBatches(data::EvaluationStream& stream, std::int64_t left) const {
+  const std::int64_t together = groups_ != nullptr ? groups_->grid().microBatchUnit() : 1;
+  std::vector<data::Batch> batches;
+  while (std::ssize(batches) < std::min(left, together)) {
+    batches.push_back(stream.next());
+    if (groups_ != nullptr && groups_->grid().context > 1) {
+      batches.back() = contextBatch(batches.back(), rows_, groups_->grid(), groups_->own());
+    }
+  }
+  return batches;
+}
+
+void LossEvaluator::compute(Run& run, const data::Batch& batch) {
+  setBatchInputs(*run.executable, batch, 0);
+  if (run.activations) run.activations->waitForSends();
+  run.executable->run();
+  if (run.executable->has("losses")) run.executable->readOutput("losses", losses_.data());
+}
+
+void LossEvaluator::addLosses(const data::Batch& batch, const std::vector<std::int32_t>& byteLengths, Sums& sums) {
+  for (std::size_t i = 0; i < losses_.size(); ++i) {
+    const std::int32_t target = batch.targets[i];
+    if (target == data::noTarget) continue;
+    if (!(losses_[i] < 1e9f)) {
+      sums.finite = false;
+      continue;
+    }
+    sums.losses.add(static_cast<double>(losses_[i]));
+    sums.targetBytes += byteLengths[static_cast<std::size_t>(target)];
+  }
 }
 
 EvaluationResult LossEvaluator::evaluate(const data::Dataset& dataset, bool crossDocuments, std::int64_t maxTokens,
@@ -82,35 +136,23 @@ EvaluationResult LossEvaluator::evaluate(const data::Dataset& dataset, bool cros
                                  .rank = groups_ != nullptr ? groups_->own().data : communicator.rank(),
                                  .ranks = groups_ != nullptr ? groups_->grid().data : communicator.size(),
                                  .maxWindows = maxWindows});
-  const std::int64_t contextRanks = groups_ != nullptr ? groups_->grid().context : 1;
-  std::vector<float> losses(static_cast<std::size_t>(rows_ * sequenceLength_ / contextRanks));
-  ExactSum sum;
-  std::int64_t targets = 0, targetBytes = 0;
-  bool finite = true;
-  for (std::int64_t number = 0; number < stream.batchCount(); ++number) {
-    data::Batch batch = stream.next();
-    if (groups_ != nullptr && groups_->grid().context > 1) {
-      batch = contextBatch(batch, rows_, groups_->grid(), groups_->own());
-    }
-    setBatchInputs(executable_, batch, 0);
-    if (activations_) activations_->waitForSends();
-    executable_.run();
-    targets += batch.targetCount;
-    if (!executable_.has("losses")) continue;
-    executable_.readOutput("losses", losses.data());
-    for (std::size_t i = 0; i < losses.size(); ++i) {
-      const std::int32_t target = batch.targets[i];
-      if (target == data::noTarget) continue;
-      if (!(losses[i] < 1e9f)) {
-        finite = false;
-        continue;
-      }
-      sum.add(static_cast<double>(losses[i]));
-      targetBytes += byteLengths[static_cast<std::size_t>(target)];
+  Sums own;
+  for (std::int64_t left = stream.batchCount(); left > 0;) {
+    const std::vector<data::Batch> batches = nextBatches(stream, left);
+    left -= std::ssize(batches);
+    for (const data::Batch& batch : batches) own.targets += batch.targetCount;
+    for (const sharding::StageTask& task :
+         sharding::forwardSchedule(static_cast<int>(runs_.size()), std::ssize(batches))) {
+      Run& run = runs_[static_cast<std::size_t>(task.run)];
+      const data::Batch& batch = batches[static_cast<std::size_t>(task.microBatch)];
+      compute(run, batch);
+      if (run.executable->has("losses")) addLosses(batch, byteLengths, own);
     }
   }
-  if (activations_) activations_->waitForSends();
-  std::int64_t sums[5] = {sum.whole, sum.fraction, targets, targetBytes, finite ? 0 : 1};
+  for (const Run& run : runs_) {
+    if (run.activations) run.activations->waitForSends();
+  }
+  std::int64_t sums[5] = {own.losses.whole, own.losses.fraction, own.targets, own.targetBytes, own.finite ? 0 : 1};
   if (groups_ != nullptr && !groups_->countsLosses()) std::fill(sums, sums + 5, 0);
   communicator.allReduce({sums, base::DType::i64, 5});
   const double total = sums[4] == 0 ? ExactSum{sums[0], sums[1]}.value() : std::numeric_limits<double>::quiet_NaN();
@@ -126,13 +168,10 @@ std::vector<double> LossEvaluator::logProbabilities(const data::Dataset& dataset
   std::vector<double> values(2 * count);  // and behind them, how often a document was met
   data::EvaluationStream stream(dataset, sequenceLength_, false,
                                 {.rows = rows_, .rank = communicator.rank(), .ranks = communicator.size()});
-  std::vector<float> losses(static_cast<std::size_t>(rows_ * sequenceLength_));
   for (std::int64_t number = 0; number < stream.batchCount(); ++number) {
     const data::Batch batch = stream.next();
-    setBatchInputs(executable_, batch, 0);
-    executable_.run();
-    executable_.readOutput("losses", losses.data());
-    const std::vector<double> found = documentLogProbabilities(batch, losses);
+    compute(runs_.front(), batch);
+    const std::vector<double> found = documentLogProbabilities(batch, losses_);
     for (std::size_t i = 0; i < found.size(); ++i) {
       const auto document = static_cast<std::size_t>(batch.documents[i].document);
       values[document] = found[i];

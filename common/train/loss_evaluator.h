@@ -2,7 +2,6 @@
 // The loss of a model over all of a dataset: the same number at any rank count and batch size.
 
 #include <memory>
-#include <optional>
 #include <vector>
 
 #include "common/comm/communicator.h"
@@ -40,12 +39,23 @@ class LossEvaluator {
   std::vector<double> logProbabilities(const data::Dataset& dataset, comm::Communicator& communicator);
 
  private:
+  // A run of layers: the only one but on a rank of an interleaved pipeline.
+  struct Run {
+    std::unique_ptr<runtime::ActivationExchange> activations;  // with groups
+    std::unique_ptr<runtime::WeightGathering> weights;         // where they are shared out
+    std::unique_ptr<runtime::Executable> executable;
+  };
+  struct Sums;
+
+  std::vector<data::Batch> nextBatches(data::EvaluationStream& stream, std::int64_t left) const;
+  void compute(Run& run, const data::Batch& batch);
+  void addLosses(const data::Batch& batch, const std::vector<std::int32_t>& byteLengths, Sums& sums);
+
   std::int64_t rows_;
   std::int64_t sequenceLength_;
   RankGroups* groups_;
-  std::optional<runtime::ActivationExchange> activations_;  // with groups
-  std::optional<runtime::WeightGathering> weights_;         // where they are shared out
-  runtime::Executable executable_;
+  std::vector<Run> runs_;
+  std::vector<float> losses_;  // of a batch
 };
 
 }  // namespace tandem::train

@@ -1,37 +1,53 @@
 #include "common/train/memory_need.h"
 
+#include <set>
+
 #include "common/base/error.h"
 #include "common/base/units.h"
 #include "common/graph/passes.h"
 #include "common/model/transformer.h"
-#include "common/sharding/pipeline.h"
 #include "common/train/rank_plan.h"
 
 namespace tandem::train {
 namespace {
 
-std::int64_t bytesOf(const graph::Program& program, graph::Role role) {
+// Of what all programs of a rank name, once each.
+std::int64_t sharedBytes(const RankPlan& plan) {
   std::int64_t bytes = 0;
-  for (const graph::TensorId id : program.ofRole(role)) {
-    const graph::Tensor& tensor = program.tensor(id);
-    if (tensor.partOf != graph::none) continue;  // of what the arena holds
-    bytes += tensor.shape.count() * base::byteSize(tensor.type);
+  std::set<std::string> seen;
+  for (const graph::Role role :
+       {graph::Role::parameter, graph::Role::frozen, graph::Role::gradient, graph::Role::state}) {
+    for (const RankPlan::Run& run : plan.runs) {
+      for (const graph::TensorId id : run.program.ofRole(role)) {
+        const graph::Tensor& tensor = run.program.tensor(id);
+        // Parts are of what the arena holds.
+        if (tensor.partOf != graph::none || !seen.insert(tensor.name).second) continue;
+        bytes += tensor.shape.count() * base::byteSize(tensor.type);
+      }
+    }
   }
   return bytes;
+}
+
+// Of the micro batches that are under way.
+std::int64_t ownBytes(const RankPlan::Run& run) {
+  std::int64_t bytes = run.memory.arenaBytes;
+  for (const graph::Role role : {graph::Role::input, graph::Role::output}) {
+    for (const graph::TensorId id : run.program.ofRole(role)) {
+      bytes += run.program.tensor(id).shape.count() * base::byteSize(run.program.tensor(id).type);
+    }
+  }
+  return run.inFlight * bytes;
 }
 
 }  // namespace
 
 MemoryNeed memoryNeed(const TrainOptions& options, int ranks) {
   const RankPlan plan = planFirstRank(options, ranks);
-  const std::int64_t inFlight = sharding::microBatchesInFlight(0, plan.grid.pipeline, plan.shape.microBatches);
   MemoryNeed need;
-  need.computing = inFlight * graph::planMemory(plan.program).arenaBytes;
+  need.computing = sharedBytes(plan);
+  for (const RankPlan::Run& run : plan.runs) need.computing += ownBytes(run);
   (options.optimizer.statesOnHost ? need.hostStates : need.computing) += plan.optimizerBytes(options);
-  for (const graph::Role role : {graph::Role::parameter, graph::Role::frozen, graph::Role::gradient, graph::Role::state,
-                                 graph::Role::input, graph::Role::output}) {
-    need.computing += bytesOf(plan.program, role);
-  }
   // A checkpoint has moments and masters, whatever the weights are.
   const std::int64_t savedBytes = plan.momentBytes + RankPlan::masterBytes;
   need.checkpointCopy = plan.ownParameters * savedBytes;
@@ -47,7 +63,8 @@ std::int64_t largestMicroBatch(const TrainOptions& options, int ranks, const Mem
     return one.computing + (limit.isOfHost ? one.hostStates + one.checkpointCopy : 0);
   };
   tried.microBatch = 1;
-  const std::int64_t rowsPerRank = shareOut(tried, gridOf(options, ranks).data).rowsPerRank;
+  const sharding::Grid grid = gridOf(options, ranks);
+  const std::int64_t rowsToDivide = shareOut(tried, grid).rowsPerRank / grid.microBatchUnit();
   const std::int64_t least = need(1);
   if (least > limit.bytes) {
     throw base::Error(base::ErrorKind::usage,
@@ -56,8 +73,8 @@ std::int64_t largestMicroBatch(const TrainOptions& options, int ranks, const Mem
                           "; --recompute full, --precision bf16, a smaller --sequence-length or more ranks need less");
   }
   std::int64_t largest = 1;
-  for (std::int64_t rows = 2; rows <= rowsPerRank; ++rows) {
-    if (rowsPerRank % rows != 0) continue;
+  for (std::int64_t rows = 2; rows <= rowsToDivide; ++rows) {
+    if (rowsToDivide % rows != 0) continue;
     if (need(rows) > limit.bytes) break;
     largest = rows;
   }

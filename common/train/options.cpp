@@ -21,6 +21,12 @@ std::string divisors(std::int64_t number) {
   return text;
 }
 
+std::string inGroups(const sharding::Grid& grid) {
+  if (grid.microBatchUnit() == 1) return "";
+  return " into groups of " + std::to_string(grid.microBatchUnit()) + " micro batches, which vp=" +
+         std::to_string(grid.virtualStages) + " on pp=" + std::to_string(grid.pipeline) + " takes";
+}
+
 std::int64_t chooseMicroBatch(std::int64_t rowsPerRank, std::int64_t sequenceLength) {
   const std::int64_t most = std::clamp<std::int64_t>(microBatchTokens / sequenceLength, 1, rowsPerRank);
   for (std::int64_t rows = most; rows > 1; --rows) {
@@ -82,25 +88,25 @@ OnStraggler parseOnStraggler(const std::string& text) {
   throw Error(ErrorKind::usage, "--on-straggler is '" + text + "'; it can be warn or checkpoint-and-exit");
 }
 
-BatchShape shareOut(const TrainOptions& options, int ranks) {
-  const std::int64_t unit = options.sequenceLength * ranks;
+BatchShape shareOut(const TrainOptions& options, const sharding::Grid& grid) {
+  const std::int64_t unit = options.sequenceLength * grid.data * grid.microBatchUnit();
   if (options.batchTokens < unit || options.batchTokens % unit != 0) {
     const std::int64_t below = options.batchTokens / unit * unit;
     throw Error(ErrorKind::usage, "--batch-tokens " + std::to_string(options.batchTokens) +
                                       " does not divide into rows of " + std::to_string(options.sequenceLength) +
-                                      " tokens on " + std::to_string(ranks) + " ranks; possible are multiples of " +
-                                      std::to_string(unit) + ", such as " +
+                                      " tokens on " + std::to_string(grid.data) + " ranks" + inGroups(grid) +
+                                      "; possible are multiples of " + std::to_string(unit) + ", such as " +
                                       (below > 0 ? std::to_string(below) + " or " : "") + std::to_string(below + unit));
   }
   BatchShape shape;
   shape.rows = options.batchTokens / options.sequenceLength;
-  shape.rowsPerRank = shape.rows / ranks;
-  shape.microBatch =
-      options.microBatch > 0 ? options.microBatch : chooseMicroBatch(shape.rowsPerRank, options.sequenceLength);
-  if (shape.rowsPerRank % shape.microBatch != 0) {
+  shape.rowsPerRank = shape.rows / grid.data;
+  const std::int64_t rowsToDivide = shape.rowsPerRank / grid.microBatchUnit();
+  shape.microBatch = options.microBatch > 0 ? options.microBatch : chooseMicroBatch(rowsToDivide, options.sequenceLength);
+  if (rowsToDivide % shape.microBatch != 0) {
     throw Error(ErrorKind::usage, "--micro-batch " + std::to_string(shape.microBatch) + " does not divide the " +
-                                      std::to_string(shape.rowsPerRank) + " rows of a rank; possible are " +
-                                      divisors(shape.rowsPerRank));
+                                      std::to_string(shape.rowsPerRank) + " rows of a rank" + inGroups(grid) +
+                                      "; possible are " + divisors(rowsToDivide));
   }
   shape.microBatches = shape.rowsPerRank / shape.microBatch;
   return shape;

@@ -2,8 +2,9 @@
 // What rank 0 of a run will hold, made without a run: for telling of it, and for counting its memory.
 
 #include <cstdint>
+#include <vector>
 
-#include "common/graph/program.h"
+#include "common/graph/passes.h"
 #include "common/model/configuration.h"
 #include "common/sharding/grid.h"
 #include "common/train/options.h"
@@ -14,8 +15,14 @@ struct RankPlan {
   model::Configuration configuration;
   sharding::Grid grid;
   BatchShape shape;
-  // A micro batch of rank 0, which has the embedding, and in a pipeline the most micro batches in flight.
-  graph::Program program;
+  // Of rank 0, which has the embedding, and in a pipeline the most micro batches in flight: a micro batch of each run of
+  // layers that it holds, and how many of them are under way at once.
+  struct Run {
+    graph::Program program;
+    graph::MemoryPlan memory;
+    std::int64_t inFlight = 1;
+  };
+  std::vector<Run> runs;
   std::int64_t ownParameters = 0;  // that it updates
   std::int64_t momentBytes = 0;    // of both moments of a parameter
 

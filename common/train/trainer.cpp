@@ -186,7 +186,7 @@ Trainer::Trainer(comm::Communicator& communicator, const Device& device, TrainOp
     if (options_.fp8 && options_.adapters) {
       throw Error(ErrorKind::usage, "--fp8 is for whole weights that are trained, not for adapters beside frozen ones");
     }
-    shape_ = shareOut(options_, grid.data);
+    shape_ = shareOut(options_, grid);
     options_.optimizer.seed = options_.seed;
     openData();
     checkFit(ofBase.tokenizer);
@@ -455,7 +455,7 @@ void Trainer::describe() const {
     TANDEM_LOG(info) << "the devices' peak is " << base::formatFlops(*peakFlops_)
                      << "/s on all ranks together (data/devices); mfu in metrics.jsonl is of this";
   }
-  TANDEM_LOG(info) << "memory of a rank:\n" << graph::memoryTable(program, step_->executable().plan());
+  TANDEM_LOG(info) << "memory of a rank:\n" << graph::memoryTable(step_->programs());
 }
 
 int Trainer::run() {

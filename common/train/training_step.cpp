@@ -8,7 +8,6 @@
 
 #include "common/model/transformer.h"
 #include "common/sharding/data_parallel.h"
-#include "common/sharding/pipeline.h"
 #include "common/train/context_batch.h"
 #include "common/train/quantised_weights.h"
 
@@ -32,13 +31,13 @@ std::vector<std::int64_t> rowBlocks(const model::Configuration& c, const shardin
 
 }  // namespace
 
-sharding::FlatLayout layoutOf(const sharding::PartitionedProgram& part, const TrainOptions& options,
+sharding::FlatLayout layoutOf(std::span<const sharding::PartitionedProgram> parts, const TrainOptions& options,
                               const sharding::Grid& grid) {
   const auto ownership = options.optimizer.method == optim::Method::muon
                              ? sharding::FlatLayout::Ownership::wholeParameters
                              : sharding::FlatLayout::Ownership::anywhere;
-  return sharding::layoutOf(part.program, grid.sharers(), ownership, part.parts, graph::Role::parameter,
-                            sharding::bucketElements(part, grid, options.bucketElements), grid.sharesGradients());
+  return sharding::layoutOf(parts, grid.sharers(), ownership,
+                            sharding::bucketElements(parts, grid, options.bucketElements), grid.sharesGradients());
 }
 
 graph::Program trainingProgram(const model::Configuration& configuration, std::int64_t rows,
@@ -89,17 +88,11 @@ TrainingStep::TrainingStep(const model::Configuration& configuration, const Trai
       shape_(shape),
       communicator_(communicator),
       groups_(communicator, device, gridOf(options, communicator.size())) {
-  const sharding::PartitionedProgram loss =
-      sharding::lossPart(configuration, shape.microBatch, options.sequenceLength, options.storage, groups_.grid(),
-                         groups_.own(), adaptersOf(options.adapters));
-  graph::Program program = sharding::trainingProgram(loss.program, options.recompute);
-  if (options.preference) program = weighTokens(std::move(program));
-  if (options.fp8) {
-    program = graph::useFp8(program, "layers.");
-    fp8_ = std::make_unique<Fp8Scaling>(graph::fp8Weights(program), device);
-  }
   const sharding::Grid& grid = groups_.grid();
-  const sharding::FlatLayout layout = layoutOf(loss, options, grid);
+  const std::vector<sharding::PartitionedProgram> parts =
+      sharding::lossParts(configuration, shape.microBatch, options.sequenceLength, options.storage, grid, groups_.own(),
+                          adaptersOf(options.adapters));
+  const sharding::FlatLayout layout = layoutOf(parts, options, grid);
   if (options.storage == base::DType::f16) scaler_.emplace(options.lossScale);
   const int replica = groups_.device().replicas().rank();
   if (grid.sharesGradients()) {
@@ -110,19 +103,24 @@ TrainingStep::TrainingStep(const model::Configuration& configuration, const Trai
     parameters_ = std::make_unique<runtime::ParameterStore>(layout, device.backend, device.stream, options.storage,
                                                             runtime::ParameterStore::Gradients::held);
   }
-  if (options.adapters) {
-    frozen_ = makeFrozen(program, *options.adapters, options.storage, communicator.size(), device);
-    program = frozen_->prepared(program);
-  }
   optimizer_ = std::make_unique<optim::Optimizer>(
       options.optimizer, parameterTraits(configuration, layout, options.optimizer.method), *parameters_, communicator,
       groups_.device().replicas(), device.backend, device.stream);
   if (options.gradientNormGroups) gradientGroups_.emplace(configuration, layout, *optimizer_);
   const graph::Program whole = model::buildLoss(configuration, 1, 1, options.storage);
-  makeExchange(sharding::sharedByStages(whole, sharding::stageLayers(whole, groups_.grid().pipeline)));
-  program = sharding::withExchanges(program, layout, grid, replica);
-  if (gathersBesideComputing()) program = sharding::placeWeightWaits(program, layout);
-  makeSlots(program, device);
+  makeExchange(sharding::sharedByStages(whole, sharding::stageLayers(whole, grid.stages())));
+  schedule_ =
+      sharding::stageSchedule(groups_.own().pipeline, grid.pipeline, grid.virtualStages, shape_.microBatches);
+  for (std::size_t index = 0; index < parts.size(); ++index) {
+    graph::Program program = trainingProgramOf(parts[index], device);
+    program = sharding::withExchanges(program, layout, grid, replica);
+    if (gathersBesideComputing()) program = sharding::placeWeightWaits(program, layout);
+    Run& run = runs_.emplace_back();
+    const std::int64_t inFlight = sharding::microBatchesInFlight(schedule_, static_cast<int>(index));
+    while (std::ssize(run.slots) < inFlight) {
+      run.slots.push_back(makeSlot(program, device, index == 0 && run.slots.empty()));
+    }
+  }
   losses_.resize(static_cast<std::size_t>(shape.microBatch * options.sequenceLength / groups_.grid().context));
 }
 
@@ -145,30 +143,49 @@ void TrainingStep::makeExchange(std::vector<std::string> sharedByStages) {
       options_.overlap ? optim::GradientExchange::When::besideComputing : optim::GradientExchange::When::afterwards);
 }
 
-void TrainingStep::makeSlots(const graph::Program& program, const Device& device) {
-  const std::int64_t inFlight =
-      sharding::microBatchesInFlight(groups_.own().pipeline, groups_.grid().pipeline, shape_.microBatches);
-  for (std::int64_t index = 0; index < inFlight; ++index) {
-    auto slot = std::make_unique<Slot>();
-    slot->arena = index == 0 ? device.arena : std::make_shared<runtime::Arena>(device.backend);
-    slot->activations = std::make_unique<runtime::ActivationExchange>(groups_.device());
-    slot->executable = std::make_unique<runtime::Executable>(program, device.backend, device.stream, slot->arena);
-    slot->executable->exchangeThrough(slot->activations.get());
-    if (parameters_->sharesWeights()) {
-      slot->weights = std::make_unique<runtime::WeightGathering>(*parameters_, groups_.device().replicas());
-      slot->executable->gatherFrom(slot->weights.get());
-    } else {
-      slot->executable->gatherFrom(&arrival_);
-    }
-    parameters_->bindTo(*slot->executable);
-    if (fp8_) fp8_->bindTo(*slot->executable);
-    if (frozen_) frozen_->bindTo(*slot->executable);
-    slots_.push_back(std::move(slot));
+// Makes what 8-bit floats and frozen weights need of it, too: neither is split over a pipeline, so it is made once.
+graph::Program TrainingStep::trainingProgramOf(const sharding::PartitionedProgram& loss, const Device& device) {
+  graph::Program program = sharding::trainingProgram(loss.program, options_.recompute);
+  if (options_.preference) program = weighTokens(std::move(program));
+  if (options_.fp8) {
+    program = graph::useFp8(program, "layers.");
+    fp8_ = std::make_unique<Fp8Scaling>(graph::fp8Weights(program), device);
   }
+  if (!options_.adapters) return program;
+  frozen_ = makeFrozen(program, *options_.adapters, options_.storage, communicator_.size(), device);
+  return frozen_->prepared(program);
+}
+
+std::unique_ptr<TrainingStep::Slot> TrainingStep::makeSlot(const graph::Program& program, const Device& device,
+                                                           bool isFirst) {
+  auto slot = std::make_unique<Slot>();
+  slot->arena = isFirst ? device.arena : std::make_shared<runtime::Arena>(device.backend);
+  slot->activations = std::make_unique<runtime::ActivationExchange>(groups_.device());
+  slot->executable = std::make_unique<runtime::Executable>(program, device.backend, device.stream, slot->arena);
+  slot->executable->exchangeThrough(slot->activations.get());
+  if (parameters_->sharesWeights()) {
+    slot->weights = std::make_unique<runtime::WeightGathering>(*parameters_, groups_.device().replicas());
+    slot->executable->gatherFrom(slot->weights.get());
+  } else {
+    slot->executable->gatherFrom(&arrival_);
+  }
+  parameters_->bindTo(*slot->executable);
+  if (fp8_) fp8_->bindTo(*slot->executable);
+  if (frozen_) frozen_->bindTo(*slot->executable);
+  return slot;
 }
 
 void TrainingStep::profileInto(runtime::Profile* profile) {
-  for (const auto& slot : slots_) slot->executable->profileInto(profile);
+  forAllSlots([&](const Slot& slot) { slot.executable->profileInto(profile); });
+}
+
+std::vector<graph::ProgramInFlight> TrainingStep::programs() const {
+  std::vector<graph::ProgramInFlight> programs;
+  for (const Run& run : runs_) {
+    const runtime::Executable& one = *run.slots.front()->executable;
+    programs.push_back({one.program(), one.plan(), std::ssize(run.slots)});
+  }
+  return programs;
 }
 
 StepResult TrainingStep::run(const data::Batch& rows, std::int64_t step, double learningRate, std::int64_t flags) {
@@ -191,15 +208,8 @@ StepResult TrainingStep::run(const data::Batch& rows, std::int64_t step, double 
   takeSecondsWaited();  // between the steps
   PreferenceSums pairs;
   if (options_.preference) pairs = weighPairs(batch, lossScale);
-  for (const sharding::StageTask& task :
-       sharding::stageSchedule(groups_.own().pipeline, grid.pipeline, shape_.microBatches)) {
-    if (task.isForward) {
-      runForward(batch, task.microBatch, gradScale);
-    } else {
-      runBackward(task.microBatch);
-    }
-  }
-  for (const auto& slot : slots_) slot->activations->waitForSends();
+  for (const sharding::StageTask& task : schedule_) runTask(task, batch, gradScale);
+  forAllSlots([](const Slot& slot) { slot.activations->waitForSends(); });
   result.communicationSeconds = takeSecondsWaited();
   result.computeSeconds = secondsSince(start) - result.communicationSeconds;
 
@@ -247,7 +257,7 @@ StepResult TrainingStep::run(const data::Batch& rows, std::int64_t step, double 
 // Since the last call, for gradients and weights that ranks which hold the same share out.
 double TrainingStep::takeSecondsWaited() {
   double seconds = arrival_.takeSecondsWaited() + exchange_->takeSecondsWaited();
-  for (const auto& slot : slots_) seconds += slot->weights ? slot->weights->takeSecondsWaited() : 0;
+  forAllSlots([&](const Slot& slot) { seconds += slot.weights ? slot.weights->takeSecondsWaited() : 0; });
   return seconds;
 }
 
@@ -264,7 +274,7 @@ PreferenceSums TrainingStep::weighPairs(const data::Batch& batch, double lossSca
   std::vector<float> losses(batch.tokens.size());
   const std::vector<float> zeros(rowsAtOnce);
   for (std::int64_t index = 0; index < shape_.microBatches; ++index) {
-    Slot& slot = slotOf(index);
+    Slot& slot = runs_.front().slotOf(index);
     giveInputs(slot, batch, index, zeros.data());
     slot.executable->runForward(true, nullptr);
     slot.executable->readOutput("losses", losses.data() + static_cast<std::size_t>(index) * rowsAtOnce);
@@ -286,16 +296,23 @@ void TrainingStep::giveInputs(Slot& slot, const data::Batch& batch, std::int64_t
   }
 }
 
-void TrainingStep::runForward(const data::Batch& batch, std::int64_t index, float gradScale) {
-  Slot& slot = slotOf(index);
+void TrainingStep::runTask(const sharding::StageTask& task, const data::Batch& batch, float gradScale) {
+  Slot& slot = runs_[static_cast<std::size_t>(task.run)].slotOf(task.microBatch);
+  if (task.isForward) {
+    runForward(slot, batch, task.microBatch, gradScale);
+  } else {
+    runBackward(slot, task.microBatch);
+  }
+}
+
+void TrainingStep::runForward(Slot& slot, const data::Batch& batch, std::int64_t index, float gradScale) {
   const std::int64_t firstToken = index * shape_.microBatch * batch.sequenceLength;
   giveInputs(slot, batch, index, options_.preference ? tokenWeights_.data() + firstToken : &gradScale);
   // A recording is of both passes; without other stages they follow each other.
   if (!options_.cudaGraphs) slot.executable->runForward(index == 0, collectivesOf(index));
 }
 
-void TrainingStep::runBackward(std::int64_t index) {
-  Slot& slot = slotOf(index);
+void TrainingStep::runBackward(Slot& slot, std::int64_t index) {
   if (options_.cudaGraphs) {
     slot.executable->replay(index == 0, collectivesOf(index));
   } else {

@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -16,6 +17,7 @@
 #include "common/runtime/executable.h"
 #include "common/runtime/parameter_store.h"
 #include "common/runtime/weight_gathering.h"
+#include "common/sharding/pipeline.h"
 #include "common/sharding/rank_program.h"
 #include "common/train/device.h"
 #include "common/train/fp8_scaling.h"
@@ -68,7 +70,10 @@ class TrainingStep {
   runtime::ParameterStore* frozen() { return frozen_.get(); }
   optim::Optimizer& optimizer() { return *optimizer_; }
   optim::LossScaler* lossScaler() { return scaler_ ? &*scaler_ : nullptr; }  // float16 only
-  const runtime::Executable& executable() const { return *slots_.front()->executable; }
+  // Of the first run of layers, which without virtual stages is the only one.
+  const runtime::Executable& executable() const { return *runs_.front().slots.front()->executable; }
+  // What takes memory: the program of each run of layers, as often as micro batches of it are in flight.
+  std::vector<graph::ProgramInFlight> programs() const;
   Fp8Scaling* fp8() { return fp8_.get(); }  // null without --fp8
   void profileInto(runtime::Profile* profile);
 
@@ -80,17 +85,29 @@ class TrainingStep {
     std::unique_ptr<runtime::WeightGathering> weights;  // of shared-out weights
     std::unique_ptr<runtime::Executable> executable;
   };
+  // A run of layers, which takes its micro batches in order.
+  struct Run {
+    std::vector<std::unique_ptr<Slot>> slots;
+    Slot& slotOf(std::int64_t index) const { return *slots[static_cast<std::size_t>(index) % slots.size()]; }
+  };
 
   bool gathersBesideComputing() const;
   void makeExchange(std::vector<std::string> sharedByStages);
-  void makeSlots(const graph::Program& program, const Device& device);
+  graph::Program trainingProgramOf(const sharding::PartitionedProgram& loss, const Device& device);
+  std::unique_ptr<Slot> makeSlot(const graph::Program& program, const Device& device, bool isFirst);
+  void runTask(const sharding::StageTask& task, const data::Batch& batch, float gradScale);
+  template <class Work>
+  void forAllSlots(Work&& work) const {
+    for (const Run& run : runs_) {
+      for (const auto& slot : run.slots) work(*slot);
+    }
+  }
   PreferenceSums weighPairs(const data::Batch& batch, double lossScale);
   void giveInputs(Slot& slot, const data::Batch& batch, std::int64_t index, const float* gradScale);
-  void runForward(const data::Batch& batch, std::int64_t index, float gradScale);
-  void runBackward(std::int64_t index);
+  void runForward(Slot& slot, const data::Batch& batch, std::int64_t index, float gradScale);
+  void runBackward(Slot& slot, std::int64_t index);
   runtime::Collectives* collectivesOf(std::int64_t index);
   double takeSecondsWaited();
-  Slot& slotOf(std::int64_t index) { return *slots_[static_cast<std::size_t>(index) % slots_.size()]; }
 
   const TrainOptions& options_;
   BatchShape shape_;
@@ -105,7 +122,8 @@ class TrainingStep {
   std::optional<optim::LossScaler> scaler_;
   std::unique_ptr<Fp8Scaling> fp8_;
   std::optional<GradientGroups> gradientGroups_;
-  std::vector<std::unique_ptr<Slot>> slots_;
+  std::vector<sharding::StageTask> schedule_;
+  std::vector<Run> runs_;
   LogProbabilities reference_;
   std::vector<float> tokenWeights_;  // of the step's rows, where pairs are learned
   std::vector<float> losses_;        // of a micro batch
@@ -113,7 +131,7 @@ class TrainingStep {
 };
 
 // How the ranks that hold the same parameters share them out: Muon needs whole ones.
-sharding::FlatLayout layoutOf(const sharding::PartitionedProgram& part, const TrainOptions& options,
+sharding::FlatLayout layoutOf(std::span<const sharding::PartitionedProgram> parts, const TrainOptions& options,
                               const sharding::Grid& grid);
 
 // Programs of a whole model: of a training step, and of a loss without gradients.

@@ -117,7 +117,7 @@ class Bench {
     options.grid = plan.grid;
     options.recompute = plan.recompute;
     options.microBatch = plan.microBatch;
-    const train::BatchShape shape = train::shareOut(options, plan.grid.data);
+    const train::BatchShape shape = train::shareOut(options, plan.grid);
     const data::Batch batch = batchOf(shape, sharding::coordinatesOf(plan.grid, world_.rank()), work_.sequenceLength,
                                       configuration_.vocabularySize);
     malloc_trim(0);

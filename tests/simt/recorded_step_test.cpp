@@ -128,7 +128,7 @@ TEST(RecordedStep, trainsToTheSameWeightsThroughGrowingScratch) {
     options.microBatch = 1;
     options.cudaGraphs = recorded;
     const model::Configuration model = tinyModel();
-    const BatchShape shape = shareOut(options, test::world().size());
+    const BatchShape shape = shareOut(options, {.data = test::world().size()});
     TrainingStep step(model, options, shape, test::world(), cuda.device());
     initialise(model, 1, step.parameters(), step.optimizer(), cuda.device());
     std::vector<float> losses;

@@ -154,9 +154,30 @@ TEST(MemoryPlan, rotatesAndAddsInPlace) {
   EXPECT_EQ(offset("layers.1.projection"), offset("layers.1.middle"));
 }
 
+std::string tableOf(const Program& program, std::int64_t times, const std::vector<OtherMemory>& others = {}) {
+  const MemoryPlan plan = planMemory(program);
+  return memoryTable(std::vector<ProgramInFlight>{{program, plan, times}}, others);
+}
+
+// The number of tensors that a row of the table tells.
+std::int64_t tensorsOf(const std::string& table, const std::string& kind) {
+  const std::size_t row = table.find("\n" + kind + "  ");
+  return row == std::string::npos ? -1 : std::stoll(table.substr(row + 1 + kind.size()));
+}
+
+TEST(MemoryPlan, tableCountsParametersOnceAndActivationsAsOftenAsTheyAreInFlight) {
+  const Program program = differentiate(gpt2Like({}));
+  const std::string one = tableOf(program, 1), three = tableOf(program, 3);
+  for (const char* kind : {"parameters", "gradients"}) EXPECT_EQ(tensorsOf(three, kind), tensorsOf(one, kind)) << kind;
+  for (const char* kind : {"inputs", "outputs", "activations at the peak"}) {
+    EXPECT_GT(tensorsOf(one, kind), 0) << kind;
+    EXPECT_EQ(tensorsOf(three, kind), 3 * tensorsOf(one, kind)) << kind;
+  }
+}
+
 TEST(MemoryPlan, tableTakesInWhatElseNeedsMemory) {
   const Program program = differentiate(gpt2Like({}));
-  const std::string table = memoryTable(program, planMemory(program), {{"optimizer states", std::int64_t{1} << 40}});
+  const std::string table = tableOf(program, 1, {{"optimizer states", std::int64_t{1} << 40}});
   EXPECT_NE(table.find("\noptimizer states "), std::string::npos) << table;
   EXPECT_NE(table.find("1.0 TiB  100.0%\n"), std::string::npos) << table;
   EXPECT_NE(table.rfind("1.0 TiB"), table.find("1.0 TiB")) << table;  // in the total too
@@ -164,8 +185,7 @@ TEST(MemoryPlan, tableTakesInWhatElseNeedsMemory) {
 
 TEST(MemoryPlan, tableAddsUp) {
   const Program program = fuse(differentiate(fuse(gpt2Like({}))));
-  const MemoryPlan plan = planMemory(program);
-  const std::string table = memoryTable(program, plan);
+  const std::string table = tableOf(program, 1);
   for (const char* part : {"parameters", "gradients", "inputs", "outputs", "activations at the peak", "  from linear ",
                            "lost between activations", "total", "100.0%"}) {
     EXPECT_NE(table.find(part), std::string::npos) << part << "\n" << table;

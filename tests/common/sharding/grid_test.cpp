@@ -49,6 +49,17 @@ TEST(Grid, readsItsOwnText) {
   EXPECT_EQ(parseGrid(grid.text(), 12), grid);
 }
 
+TEST(Grid, readsVirtualStagesAndNamesThemWhereThereAreSome) {
+  const Grid grid{.pipeline = 2, .data = 2, .virtualStages = 3};
+  EXPECT_EQ(grid.ranks(), 4);
+  EXPECT_EQ(grid.stages(), 6);
+  EXPECT_EQ(grid.text(), "dp=2,tp=1,pp=2,cp=1,zero=1,vp=3");
+  EXPECT_EQ(parseGrid(grid.text(), 4), grid);
+  EXPECT_EQ(parseGrid("vp=1,pp=2", 4), (Grid{.pipeline = 2, .data = 2}));
+  EXPECT_NE(refusalOf("pp=2,vp=0", 2).find("vp=0: it must be a whole number from 1"), std::string::npos);
+  EXPECT_NE(refusalOf("pp=2,vp=2,vp=2", 2).find("vp is given twice"), std::string::npos);
+}
+
 TEST(Grid, givesTheDataAxisWhatTheOthersLeave) {
   EXPECT_EQ(parseGrid("tp=2", 8), (Grid{.data = 4, .tensor = 2}));
   EXPECT_EQ(parseGrid("cp=2,zero=0,tp=3", 6), (Grid{.data = 1, .context = 2, .tensor = 3, .zero = 0}));
@@ -77,6 +88,10 @@ TEST(Grid, thatAModelCannotFillSaysWhyAndWhichWouldFit) {
   EXPECT_EQ(whyNotFitting({.tensor = 4}, model(), 32), "");
   EXPECT_EQ(whyNotFitting({.tensor = 5}, model(), 32), "tp=5 is more than the model's 4 heads");
   EXPECT_EQ(whyNotFitting({.pipeline = 4}, model(), 32), "pp=4 is more than the model's 3 layers");
+  EXPECT_EQ(whyNotFitting({.pipeline = 3, .virtualStages = 1}, model(), 32), "");
+  EXPECT_EQ(whyNotFitting({.pipeline = 2, .virtualStages = 2}, model(), 32),
+            "vp=2 on pp=2 makes 4 virtual stages, more than the model's 3 layers; vp can be up to 1");
+  EXPECT_NE(whyNotFitting({.data = 2, .virtualStages = 2}, model(), 32).find("use pp=2 or more"), std::string::npos);
   EXPECT_NE(whyNotFitting({.context = 3}, model(), 32).find("a multiple of 6"), std::string::npos);
   EXPECT_EQ(whyNotFitting({.context = 3}, model(), 0), "");
   const std::string message = refusal([] { demandFitting({.tensor = 5}, model(), 32); });
@@ -101,6 +116,14 @@ TEST(Grid, mapNamesHostsAndCoordinates) {
   const std::string map = gridMap(*alone, {});
   EXPECT_EQ(std::count(map.begin(), map.end(), '\n'), 2);
   EXPECT_NE(map.find(base::identity().host), std::string::npos);
+  EXPECT_EQ(map.find("virtual stages"), std::string::npos);
+}
+
+TEST(Grid, mapNamesTheVirtualStagesOfARank) {
+  const auto alone = comm::makeSingleProcess();
+  const std::string map = gridMap(*alone, {.virtualStages = 3});
+  EXPECT_NE(map.find("tensor  virtual stages\n"), std::string::npos) << map;
+  EXPECT_NE(map.find("  0, 1, 2\n"), std::string::npos) << map;
 }
 
 }  // namespace

@@ -48,10 +48,10 @@ model::Configuration anyModel(Dice& dice) {
   std::string text = "{\"model_type\": \"" + family + "\"" + field("vocab_size", dice.from(9, 70));
   const std::string tied = dice.coin() ? "true" : "false";
   if (family == "gpt2") {
-    text += field("n_embd", heads * headSize) + field("n_layer", dice.from(1, 4)) + field("n_head", heads) +
+    text += field("n_embd", heads * headSize) + field("n_layer", dice.from(1, 6)) + field("n_head", heads) +
             field("n_inner", dice.from(9, 40)) + field("n_positions", dice.from(48, 60));
   } else {
-    text += field("hidden_size", dice.from(5, 40)) + field("num_hidden_layers", dice.from(1, 4)) +
+    text += field("hidden_size", dice.from(5, 40)) + field("num_hidden_layers", dice.from(1, 6)) +
             field("num_attention_heads", heads) + field("num_key_value_heads", kvHeads) + field("head_dim", headSize) +
             field("intermediate_size", dice.from(9, 40)) + field("max_position_embeddings", 64);
     if (family == "mistral") text += field("sliding_window", dice.from(1, 12));
@@ -98,7 +98,7 @@ struct GridRun {
   GridRun(const model::Configuration& model_, const TrainOptions& options_, comm::Communicator& ranks_)
       : model(model_), options(options_), ranks(ranks_) {
     const Grid grid = gridOf(options, ranks.size());
-    shape = shareOut(options, grid.data);
+    shape = shareOut(options, grid);
     step = std::make_unique<TrainingStep>(model, options, shape, ranks, cpu.device());
   }
 
@@ -152,22 +152,10 @@ double distance(const std::vector<float>& a, const std::vector<float>& b) {
   return norm(differences);
 }
 
-void compareWithOneRank(comm::Communicator& group, std::uint64_t seed) {
-  Dice dice(seed);
-  const model::Configuration model = anyModel(dice);
-  TrainOptions options;
-  options.sequenceLength = dice.oneOf<std::int64_t>({24, 48, 32, dice.from(2, 32)});
-  const std::vector<Grid> grids = sharding::fittingGrids(group.size(), model, options.sequenceLength);
-  options.grid = dice.oneOf(grids);
-  options.grid->zero = static_cast<int>(dice.from(0, 3));
-  const std::int64_t microBatches = dice.from(1, 3), microBatch = dice.from(1, 2);
-  const std::int64_t rows = options.grid->data * microBatches * microBatch;
-  options.batchTokens = rows * options.sequenceLength;
-  options.microBatch = microBatch;
-  options.recompute =
-      dice.oneOf<graph::Recompute>({graph::Recompute::nothing, graph::Recompute::selective, graph::Recompute::full});
-  options.clipNorm = 0;
-  options.bucketElements = dice.oneOf<std::int64_t>({1, dice.from(16, 4000), 1 << 20});
+// On the grid of the options: what one rank has of the same rows, the first rank compares.
+void compareWithOneRank(comm::Communicator& group, const model::Configuration& model, TrainOptions options,
+                        std::uint64_t seed, Dice& dice) {
+  const std::int64_t rows = options.batchTokens / options.sequenceLength;
   const data::Batch batch = anyBatch(dice, rows, options.sequenceLength, model.vocabularySize);
 
   GridRun split(model, options, group);
@@ -199,6 +187,27 @@ void compareWithOneRank(comm::Communicator& group, std::uint64_t seed) {
   }
 }
 
+void compareAnyWithOneRank(comm::Communicator& group, std::uint64_t seed) {
+  Dice dice(seed);
+  const model::Configuration model = anyModel(dice);
+  TrainOptions options;
+  options.sequenceLength = dice.oneOf<std::int64_t>({24, 48, 32, dice.from(2, 32)});
+  const std::vector<Grid> grids = sharding::fittingGrids(group.size(), model, options.sequenceLength);
+  options.grid = dice.oneOf(grids);
+  options.grid->zero = static_cast<int>(dice.from(0, 3));
+  const int pipeline = options.grid->pipeline;
+  if (pipeline > 1) options.grid->virtualStages = static_cast<int>(dice.from(1, model.layers / pipeline));
+  const std::int64_t microBatches = options.grid->microBatchUnit() * dice.from(1, 3), microBatch = dice.from(1, 2);
+  const std::int64_t rows = options.grid->data * microBatches * microBatch;
+  options.batchTokens = rows * options.sequenceLength;
+  options.microBatch = microBatch;
+  options.recompute =
+      dice.oneOf<graph::Recompute>({graph::Recompute::nothing, graph::Recompute::selective, graph::Recompute::full});
+  options.clipNorm = 0;
+  options.bucketElements = dice.oneOf<std::int64_t>({1, dice.from(16, 4000), 1 << 20});
+  compareWithOneRank(group, model, options, seed, dice);
+}
+
 // Cuts the world into groups by a random walk; this rank's group, and its number.
 std::unique_ptr<comm::Communicator> anyGroup(Dice& dice, int& groups, int& own) {
   const int ranks = test::world().size();
@@ -218,9 +227,48 @@ TEST(AnyGrid, givesTheLossesAndGradientsOfOneRank) {
   for (std::uint64_t done = 0; done < cases;) {
     int groups = 0, own = 0;
     const auto group = anyGroup(dice, groups, own);
-    compareWithOneRank(*group, 1000 + done + static_cast<std::uint64_t>(own));
+    compareAnyWithOneRank(*group, 1000 + done + static_cast<std::uint64_t>(own));
     done += static_cast<std::uint64_t>(groups);
     if (HasFatalFailure()) return;
+  }
+}
+
+// Every number of runs of layers with other axes beside it, and a tied embedding, which the first and the last have.
+TEST(AnyGrid, interleavedStagesGiveTheLossesAndGradientsOfOneRank) {
+  const std::vector<Grid> grids = {{.pipeline = 2, .virtualStages = 2},
+                                   {.pipeline = 2, .virtualStages = 3},
+                                   {.pipeline = 3, .virtualStages = 2},
+                                   {.pipeline = 3, .virtualStages = 3},
+                                   {.pipeline = 4, .virtualStages = 2},
+                                   {.pipeline = 2, .tensor = 2, .virtualStages = 2},
+                                   {.pipeline = 2, .data = 2, .virtualStages = 2},
+                                   {.pipeline = 2, .data = 2, .zero = 0, .virtualStages = 2},
+                                   {.pipeline = 2, .data = 2, .zero = 2, .virtualStages = 2},
+                                   {.pipeline = 2, .data = 2, .zero = 3, .virtualStages = 2},
+                                   {.pipeline = 2, .context = 2, .tensor = 2, .virtualStages = 2}};
+  std::uint64_t seed = 3000;
+  for (const Grid& grid : grids) {
+    for (const char* tied : {"true", "false"}) {
+      const model::Configuration model = model::parseConfiguration(
+          R"({"model_type": "qwen3", "vocab_size": 61, "hidden_size": 24, "num_hidden_layers": 9,
+          "num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 6, "intermediate_size": 23,
+          "max_position_embeddings": 32, "initializer_range": 0.2, "tie_word_embeddings": )" +
+              std::string(tied) + "}",
+          "of the test");
+      ++seed;
+      const bool joins = test::world().rank() < grid.ranks();
+      const auto group = test::world().split(joins ? 0 : 1, test::world().rank());
+      if (!joins) continue;
+      Dice dice(seed);
+      TrainOptions options;
+      options.sequenceLength = 16;
+      options.grid = grid;
+      options.microBatch = 1;
+      options.batchTokens = 16 * grid.data * 3 * grid.pipeline;
+      options.clipNorm = 0;
+      options.bucketElements = 1000;
+      compareWithOneRank(*group, model, options, seed, dice);
+    }
   }
 }
 
@@ -379,7 +427,7 @@ std::filesystem::path sharedFolder() {
 TEST(Checkpoints, movedThroughAllGridsReturnBitForBit) {
   Dice dice(7);
   const model::Configuration model = model::parseConfiguration(
-      R"({"model_type": "qwen3", "vocab_size": 61, "hidden_size": 24, "num_hidden_layers": 3, "num_attention_heads": 6,
+      R"({"model_type": "qwen3", "vocab_size": 61, "hidden_size": 24, "num_hidden_layers": 4, "num_attention_heads": 6,
       "num_key_value_heads": 2, "head_dim": 6, "intermediate_size": 23, "max_position_embeddings": 32,
       "tie_word_embeddings": true, "attention_bias": false})",
       "of the test");
@@ -389,6 +437,9 @@ TEST(Checkpoints, movedThroughAllGridsReturnBitForBit) {
       if (grid.context > 1 && ranks != test::world().size()) continue;
       grids.push_back(grid);
       grids.back().zero = static_cast<int>(dice.from(0, 3));
+      if (grid.pipeline != 2) continue;
+      grids.push_back(grids.back());
+      grids.back().virtualStages = 2;
     }
   }
   ASSERT_GE(grids.size(), 12u);
@@ -403,7 +454,7 @@ TEST(Checkpoints, movedThroughAllGridsReturnBitForBit) {
       TrainOptions options;
       options.sequenceLength = 16;
       options.grid = grids[hop];
-      options.batchTokens = 16 * grids[hop].data;
+      options.batchTokens = 16 * grids[hop].data * grids[hop].microBatchUnit();
       GridRun run(model, options, *group);
       if (hop == 0) {
         initialise(model, 5, run.step->parameters(), run.step->optimizer(), run.cpu.device());

@@ -26,7 +26,7 @@ class Training {
     options_.microBatch = 1;
     options_.storage = base::DType::bf16;
     options_.fp8 = fp8;
-    shape_ = shareOut(options_, test::world().size());
+    shape_ = shareOut(options_, {.data = test::world().size()});
     step_ = std::make_unique<TrainingStep>(model_, options_, shape_, test::world(), cpu_.device());
     initialise(model_, 1, step_->parameters(), step_->optimizer(), cpu_.device());
   }

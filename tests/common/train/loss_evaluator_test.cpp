@@ -85,7 +85,7 @@ TEST_F(LossEvaluation, isTheSameOfWeightsThatTheRanksShareOut) {
     options.sequenceLength = 16;
     options.batchTokens = 16 * test::world().size();
     options.grid = sharding::Grid{.data = test::world().size(), .zero = zero};
-    TrainingStep step(model_, options, shareOut(options, test::world().size()), test::world(), cpu_.device());
+    TrainingStep step(model_, options, shareOut(options, {.data = test::world().size()}), test::world(), cpu_.device());
     initialise(model_, 3, step.parameters(), step.optimizer(), cpu_.device());
     EXPECT_EQ(step.parameters().sharesWeights(), zero == 3 && test::world().size() > 1);
     losses.push_back(LossEvaluator(model_, step.parameters(), 2, 16, cpu_.device(), &step.groups())

@@ -36,7 +36,7 @@ struct Training {
     options.sequenceLength = length;
     options.batchTokens = rows * length;
     options.microBatch = microBatch;
-    shape = shareOut(options, test::world().size());
+    shape = shareOut(options, {.data = test::world().size()});
     step = std::make_unique<TrainingStep>(model, options, shape, test::world(), cpu.device());
     initialise(model, 1, step->parameters(), step->optimizer(), cpu.device());
   }

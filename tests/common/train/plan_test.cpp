@@ -89,6 +89,36 @@ TEST_F(Plan, recomputationSavesActivations) {
   EXPECT_LT(activations(), 0.8 * all);
 }
 
+TEST_F(Plan, countsTheActivationsOfEveryMicroBatchInFlight) {
+  options_.model = folder_.write("even.json", R"({"model_type": "gpt2", "vocab_size": 64, "n_embd": 128, "n_layer": 12,
+    "n_head": 4, "n_positions": 1024})");  // whose loss costs next to nothing, so that all stages have as many layers
+  const auto activations = [&](const sharding::Grid& grid, std::int64_t microBatches) {
+    options_.grid = grid;
+    options_.batchTokens = microBatches * 256;
+    options_.microBatch = 1;
+    return std::stod(bytesOf("activations at the peak", grid.ranks()));
+  };
+  const sharding::Grid two{.pipeline = 2};
+  const double one = activations(two, 1);
+  EXPECT_NEAR(activations(two, 2), 2 * one, 0.01 * one);
+  EXPECT_NEAR(activations(two, 8), 2 * one, 0.01 * one) << "no more than there are stages behind";
+  EXPECT_NE(text(2).find("of rank 0, with up to 2 micro batches in flight:"), std::string::npos) << text(2);
+  const std::int64_t need = memoryNeed(options_, 2).computing;
+  options_.batchTokens = 256;
+  EXPECT_GT(need - memoryNeed(options_, 2).computing, static_cast<std::int64_t>(one * (1 << 20)));
+  // Each run has half of the layers of a stage: six of them weigh as much as three micro batches of a whole one.
+  const sharding::Grid interleaved{.pipeline = 2, .virtualStages = 2};
+  EXPECT_NEAR(activations(interleaved, 8), 3 * one, 0.05 * 3 * one);
+  EXPECT_NE(text(2).find("with up to 4 and 2 micro batches in flight in its runs of layers:"), std::string::npos)
+      << text(2);
+}
+
+TEST_F(Plan, findsTheLargestMicroBatchOfInterleavedStages) {
+  options_.grid = sharding::Grid{.pipeline = 2, .virtualStages = 2};
+  options_.batchTokens = 12 * 256;
+  EXPECT_EQ(largestMicroBatch(options_, 2, {.bytes = std::int64_t{1} << 50, .isOfHost = false}), 6);
+}
+
 TEST_F(Plan, findsTheLargestMicroBatchThatFits) {
   const auto need = [&](std::int64_t rows) {
     options_.microBatch = rows;

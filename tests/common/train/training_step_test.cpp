@@ -20,7 +20,7 @@ class Step : public testing::Test {
     options_.sequenceLength = length;
     options_.batchTokens = rows * length;
     options_.microBatch = 1;
-    shape_ = shareOut(options_, test::world().size());
+    shape_ = shareOut(options_, {.data = test::world().size()});
     step_ = std::make_unique<TrainingStep>(model_, options_, shape_, test::world(), cpu_.device());
     initialise(model_, 1, step_->parameters(), step_->optimizer(), cpu_.device());
   }

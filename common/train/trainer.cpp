@@ -1,8 +1,6 @@
 #include "common/train/trainer.h"
 
-#include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <nlohmann/json.hpp>
 
 #include "common/base/files.h"
@@ -52,52 +50,6 @@ std::string changedFields(const json& before, const json& now) {
   return text;
 }
 
-std::string percent(double share) {
-  char text[16];
-  std::snprintf(text, sizeof text, "%.0f %%", 100 * share);
-  return text;
-}
-
-// Of a dataset of examples: how they lie in rows, and which were cut or left out.
-void tellOfPacking(const data::Dataset& dataset, const data::Rows& rows) {
-  if (!rows.arePacked()) return;
-  const auto list = [](const std::vector<std::int64_t>& documents) {
-    constexpr std::size_t most = 10;
-    std::string text;
-    for (std::size_t i = 0; i < std::min(most, documents.size()); ++i) {
-      text += (i > 0 ? ", " : "") + std::to_string(documents[i]);
-    }
-    return text + (documents.size() > most ? ", ..." : "");
-  };
-  const std::string name = "'" + dataset.path().filename().string() + "'";
-  TANDEM_LOG(info) << name << ": " << dataset.documentCount() << " examples packed into " << rows.trainingCount()
-                   << " rows";
-  if (!rows.cutDocuments().empty()) {
-    TANDEM_LOG(warning) << name << ": " << rows.cutDocuments().size()
-                        << " examples are longer than a row and were cut, by their number from 0: "
-                        << list(rows.cutDocuments());
-  }
-  if (!rows.documentsWithoutTarget().empty()) {
-    TANDEM_LOG(warning) << name << ": " << rows.documentsWithoutTarget().size()
-                        << " examples have nothing to learn and were left out, by their number from 0: "
-                        << list(rows.documentsWithoutTarget());
-  }
-  if (!rows.pairsAlike().empty()) {
-    TANDEM_LOG(warning) << name << ": " << rows.pairsAlike().size()
-                        << " pairs have two answers that are the same in their rows and were left out, by their number "
-                           "from 0: "
-                        << list(rows.pairsAlike());
-  }
-}
-
-void checkKind(const data::Dataset& dataset, bool wantsPairs) {
-  if (dataset.description().pairs == wantsPairs) return;
-  throw Error(ErrorKind::usage, "'" + dataset.path().string() +
-                                    (wantsPairs ? "' holds no preference pairs, which --objective dpo learns from"
-                                                : "' holds preference pairs, which finetune --objective dpo learns "
-                                                  "from"));
-}
-
 // A finetuning begins with a whole model of ours.
 checkpoint::Metadata metadataOfBase(const std::filesystem::path& base) {
   const std::string place = "'" + base.string() + "'";
@@ -126,13 +78,6 @@ void demandStatesOf(const checkpoint::Metadata& metadata, const std::string& opt
   if (made == optimizer) return;
   throw Error(ErrorKind::usage, "--warm-start: the states of the checkpoint are those of " + made +
                                     "; give --optimizer " + made + ", or begin without them");
-}
-
-void checkTokenizerOfBase(const std::filesystem::path& base, const std::string& text, const data::Dataset& dataset) {
-  if (text.empty() || data::meansTheSame(dataset, text, "the tokenizer of '" + base.string() + "'")) return;
-  throw Error(ErrorKind::badData, "'" + dataset.path().string() +
-                                      "' was encoded with another tokenizer than the model '" + base.string() +
-                                      "' has; encode it with that: tokenize encode --tokenizer " + base.string());
 }
 
 }  // namespace
@@ -188,13 +133,14 @@ Trainer::Trainer(comm::Communicator& communicator, const Device& device, TrainOp
     }
     shape_ = shareOut(options_, grid);
     options_.optimizer.seed = options_.seed;
-    openData();
-    checkFit(ofBase.tokenizer);
+    data_ = RunData::open(options_);
+    data_.demandFitting(configuration_, options_, ofBase.tokenizer);
     if (communicator_.rank() == 0 && !options_.samplePrompts.empty()) {
-      samples_.emplace(options_.samplePrompts, options_.sampleTokens, data_->dataset(0).description().tokenizer,
-                       configuration_);
+      samples_.emplace(options_.samplePrompts, options_.sampleTokens,
+                       data_.training->dataset(0).description().tokenizer, configuration_);
     }
-    if (options_.steps == 0) options_.steps = (options_.epochs * data_->rowCount() + shape_.rows - 1) / shape_.rows;
+    if (options_.steps == 0)
+      options_.steps = (options_.epochs * data_.training->rowCount() + shape_.rows - 1) / shape_.rows;
     options_.schedule.steps = options_.steps;
   });
   openRunFolder(std::move(lock));
@@ -264,52 +210,12 @@ std::int64_t Trainer::parameterCount() const {
   return model::buildLoss(configuration_, 1, 1, options_.storage).parameterCount();
 }
 
-void Trainer::openData() {
-  std::vector<data::WeightedPath> paths;
-  for (const std::string& text : options_.data) paths.push_back(data::parseWeightedPath(text));
-  data_ = std::make_unique<data::TrainingData>(paths, data::BatchOptions{.sequenceLength = options_.sequenceLength,
-                                                                         .seed = options_.seed,
-                                                                         .crossDocuments = options_.crossDocuments});
-  if (data_->tokenCount() < 2)
-    throw Error(ErrorKind::badData, "the training data holds no two tokens: there is nothing to learn");
-  for (std::int64_t i = 0; i < data_->datasetCount(); ++i) tellOfPacking(data_->dataset(i), data_->rows(i));
-  for (const std::string& path : options_.validation) validation_.push_back(std::make_unique<data::Dataset>(path));
-  validationNames_ = data::distinctNames(options_.validation);
-}
-
-void Trainer::checkFit(const std::string& tokenizerOfBase) const {
-  const data::DatasetDescription& first = data_->dataset(0).description();
-  if (first.vocabularySize > configuration_.vocabularySize) {
-    throw Error(ErrorKind::badData, "'" + data_->dataset(0).path().string() + "' has a vocabulary of " +
-                                        std::to_string(first.vocabularySize) + " tokens, the model '" + modelPlace() +
-                                        "' of " + std::to_string(configuration_.vocabularySize) +
-                                        "; raise vocab_size or train a smaller tokenizer");
-  }
-  checkTokenizerOfBase(options_.base, tokenizerOfBase, data_->dataset(0));
-  for (std::int64_t i = 0; i < data_->datasetCount(); ++i)
-    checkKind(data_->dataset(i), options_.preference.has_value());
-  for (const auto& dataset : validation_) checkKind(*dataset, options_.preference.has_value());
-  for (const auto& dataset : validation_) {
-    if (dataset->description().tokenizerHash != first.tokenizerHash) {
-      throw Error(ErrorKind::badData, "'" + dataset->path().string() + "' was encoded with another tokenizer than '" +
-                                          data_->dataset(0).path().string() + "'; encode both with one");
-    }
-  }
-  if (options_.sequenceLength > configuration_.maximumPositions) {
-    throw Error(ErrorKind::usage, "--sequence-length " + std::to_string(options_.sequenceLength) +
-                                      " is longer than the model's " + std::to_string(configuration_.maximumPositions) +
-                                      " positions (" +
-                                      (configuration_.learnedPositions ? "n_positions" : "max_position_embeddings") +
-                                      " in '" + modelPlace() + "')");
-  }
-}
-
 void Trainer::openRunFolder(std::unique_ptr<checkpoint::RunLock> lock) {
   const bool isTaken = comm::allReduceScalar(communicator_, std::int64_t{lock != nullptr}) > 0;
   if (!isTaken) lock = takeRunFolder(communicator_, options_);
   writer_ = std::make_unique<checkpoint::Writer>(communicator_, options_.output, options_.keep, std::move(lock));
   comm::agreeOn(communicator_, [&] {
-    if (communicator_.rank() == 0) metrics_.emplace(options_.output / "metrics.jsonl");
+    if (communicator_.rank() == 0) journal_.emplace(options_, runDescription_);
   });
 }
 
@@ -330,12 +236,7 @@ void Trainer::resumeOrInitialise() {
   }
   // Only now is it known that the run goes on: a refused command leaves the folder as it was.
   comm::agreeOn(communicator_, [&] {
-    if (communicator_.rank() != 0) return;
-    metrics_->cutBackTo(progress_.step, evaluatedStep_);
-    tensorBoard_.emplace(options_.output / "tensorboard", progress_.step);
-    events_.emplace(options_.output / "events.jsonl");
-    note(progress_.step > 0 ? "resume" : "start", "on " + std::to_string(communicator_.size()) + " ranks");
-    base::replaceFile(options_.output / "run.json", runDescription_ + "\n");
+    if (journal_) journal_->begin(progress_.step, evaluatedStep_, communicator_.size());
   });
 }
 
@@ -356,10 +257,10 @@ void Trainer::beginAnew(const checkpoint::ModelSource* base) {
 // the same answers, since the base's fingerprint is the same.
 void Trainer::askReference() {
   LogProbabilities reference;
-  for (std::int64_t i = 0; i < data_->datasetCount(); ++i) {
-    reference.push_back(evaluator_->logProbabilities(data_->dataset(i), communicator_));
+  for (std::int64_t i = 0; i < data_.training->datasetCount(); ++i) {
+    reference.push_back(evaluator_->logProbabilities(data_.training->dataset(i), communicator_));
   }
-  for (const auto& dataset : validation_) {
+  for (const auto& dataset : data_.validation) {
     validationReference_.push_back(evaluator_->logProbabilities(*dataset, communicator_));
   }
   step_->compareWith(std::move(reference));
@@ -380,14 +281,7 @@ std::unique_ptr<checkpoint::ModelSource> Trainer::openBase() {
 // What must be the same for a resumed run to see the samples that the unbroken one would have seen, and to make sense
 // of the optimizer's states.
 std::string Trainer::identity() const {
-  json datasets = json::array();
-  for (std::int64_t i = 0; i < data_->datasetCount(); ++i) {
-    const data::Dataset& dataset = data_->dataset(i);
-    const double weight = data::parseWeightedPath(options_.data[static_cast<std::size_t>(i)]).weight;
-    datasets.push_back(
-        {{"tokens", dataset.tokenCount()}, {"tokenizer", dataset.description().tokenizerHash}, {"weight", weight}});
-  }
-  json identity = {{"data", datasets},
+  json identity = {{"data", data_.identity(options_)},
                    {"optimizer", optimizerName(options_)},
                    {"optimizer_states", options_.optimizer.states == base::DType::bf16 ? "bf16" : "fp32"},
                    {"sequence_length", options_.sequenceLength},
@@ -403,7 +297,7 @@ void Trainer::restoreFrom(const checkpoint::Reader& reader) {
   comm::agreeOn(communicator_, [&] {
     const std::string place = "checkpoint '" + reader.folder().string() + "'";
     if (base::parseJson(reader.metadata().configuration) != base::parseJson(configuration_.json)) {
-      throw Error(ErrorKind::usage, place + " is of another model than '" + modelPlace() +
+      throw Error(ErrorKind::usage, place + " is of another model than '" + modelPlace(options_) +
                                         "'; give its own, or start a new run in another --output");
     }
     json saved = base::parseJson(reader.metadata().progress);
@@ -460,10 +354,10 @@ void Trainer::describe() const {
 
 int Trainer::run() {
   const std::int64_t perRank = shape_.rowsPerRank;
-  data::BatchStream stream(*data_, {.firstSample = progress_.nextSample,
-                                    .samplesPerStep = shape_.rows,
-                                    .rowBegin = perRank * step_->groups().own().data,
-                                    .rows = perRank});
+  data::BatchStream stream(*data_.training, {.firstSample = progress_.nextSample,
+                                             .samplesPerStep = shape_.rows,
+                                             .rowBegin = perRank * step_->groups().own().data,
+                                             .rows = perRank});
   bool stopped = false;
   if (due(options_.evaluateEvery)) evaluateAll();  // what a run that was told to stop left out
   if (options_.keepBest && bestStep_ >= 0) saveBest();
@@ -477,7 +371,7 @@ int Trainer::run() {
   writer_->finish();
   const bool early = progress_.step < options_.steps && !patienceIsOver();
   note(early ? "stop" : "end", early ? "after a complete checkpoint, to go on later" : "all is done");
-  writeReport();
+  if (journal_) journal_->writeReport();
   if (options_.profile) {
     TANDEM_LOG(info) << "seconds by operator:\n" << profile_.text();
   }
@@ -488,7 +382,7 @@ int Trainer::run() {
   }
   if (options_.keepBest && bestStep_ >= 0) {
     TANDEM_LOG(info) << "the best step was " << bestStep_ << ", with a loss of " << bestLoss_ << " on "
-                     << validationNames_.front() << ": "
+                     << data_.validationNames.front() << ": "
                      << (holdsStep(bestStep_) ? "'" + (options_.output / "best").string() + "'"
                                               : "in the folder that this run goes on from");
   }
@@ -499,11 +393,7 @@ int Trainer::run() {
 }
 
 std::string Trainer::summary() const {
-  using Ordered = nlohmann::ordered_json;
-  Ordered evaluations = Ordered::array();
-  for (const std::string& evaluation : lastEvaluations_) evaluations.push_back(Ordered::parse(evaluation));
-  Ordered summary{{"step", lastStep_ ? Ordered::parse(telemetry::toJson(*lastStep_)) : Ordered(nullptr)},
-                  {"evaluations", evaluations}};
+  nlohmann::ordered_json summary = journal_ ? journal_->summary() : nlohmann::ordered_json::object();
   if (stepsRun_ > 1) {
     const double seconds = std::chrono::duration<double>(lastStepEnd_ - firstStepEnd_).count();
     summary["loop"] = {{"steps", stepsRun_ - 1}, {"seconds", seconds}};
@@ -553,10 +443,7 @@ void Trainer::reportAttention() {
     TANDEM_LOG(info) << "attention: " << report;
   }
   comm::agreeOn(communicator_, [&] {
-    if (communicator_.rank() != 0 || report.empty()) return;
-    auto description = base::parseOrderedJson(runDescription_);
-    description["attention"] = report;
-    base::replaceFile(options_.output / "run.json", base::jsonText(description, 2) + "\n");
+    if (journal_ && !report.empty()) journal_->describe("attention", report);
   });
 }
 
@@ -613,17 +500,7 @@ telemetry::StepMetrics Trainer::metricsOf(const StepResult& result, double learn
 void Trainer::record(telemetry::StepMetrics m) {
   if (health_) observeRanks(m);
   checkpointSeconds_ = 0;
-  if (!metrics_) return;
-  if (options_.telemetry) {
-    if (const std::optional<std::string> spike = lossWatch_.add(m.loss)) {
-      TANDEM_LOG(warning) << "step " << m.step << ": " << *spike;
-      note("loss_spike", *spike);
-    }
-    metrics_->append(telemetry::toJson(m));
-    tensorBoard_->append(m);
-  }
-  tellOf(m);
-  lastStep_ = std::move(m);
+  if (journal_) journal_->add(std::move(m));
 }
 
 // Adds what the ranks tell one another; collective.
@@ -647,45 +524,24 @@ void Trainer::observeRanks(telemetry::StepMetrics& m) {
   m.ranks = std::move(seen.ranks);
 }
 
-void Trainer::tellOf(const telemetry::StepMetrics& m) {
-  if (Clock::now() - lastLine_ < std::chrono::seconds(10) && m.step != options_.steps) return;
-  lastLine_ = Clock::now();
-  char numbers[96];
-  std::snprintf(numbers, sizeof numbers, "loss %.4f, gradient norm %.3f, %.0f tokens/s", m.loss, m.gradientNorm,
-                m.tokensPerSecond);
-  char rewards[64] = "";
-  if (m.preference) {
-    std::snprintf(rewards, sizeof rewards, ", reward margin %.3f, accuracy %.2f", m.preference->rewardMargin,
-                  m.preference->rewardAccuracy);
-  }
-  const double stepSeconds = m.stepSeconds - m.checkpointSeconds;
-  const double left = stepSeconds * static_cast<double>(options_.steps - m.step);
-  TANDEM_LOG(info) << "step " << m.step << "/" << options_.steps << ": " << numbers << rewards << ", "
-                   << percent(*m.matrixRateShare) << " of the matrix rate, waiting "
-                   << percent(m.waitSeconds / stepSeconds) << ", " << base::formatDuration(left) << " left";
-}
-
 void Trainer::evaluateAll() {
   if (evaluatedStep_ == progress_.step || progress_.step == 0) return;
   evaluatedStep_ = progress_.step;
   step_->settle();
-  lastEvaluations_.clear();
-  for (std::size_t i = 0; i < validation_.size(); ++i) {
+  if (journal_) journal_->beginEvaluations();
+  for (std::size_t i = 0; i < data_.validation.size(); ++i) {
     const telemetry::EvaluationMetrics m = options_.preference ? preferenceOn(i) : lossOn(i);
     if (options_.keepBest && i == 0) noteBest(m.loss);
-    lastEvaluations_.push_back(telemetry::toJson(m));
-    if (metrics_) metrics_->append(lastEvaluations_.back());
-    if (tensorBoard_) tensorBoard_->append(m);
-    tellOf(m);
+    if (journal_) journal_->add(m);
   }
   writeSamples();
 }
 
 telemetry::EvaluationMetrics Trainer::lossOn(std::size_t validation) {
-  const EvaluationResult result =
-      evaluator_->evaluate(*validation_[validation], options_.crossDocuments, options_.evaluateTokens, communicator_);
+  const EvaluationResult result = evaluator_->evaluate(*data_.validation[validation], options_.crossDocuments,
+                                                       options_.evaluateTokens, communicator_);
   return {.step = progress_.step,
-          .evaluation = validationNames_[validation],
+          .evaluation = data_.validationNames[validation],
           .loss = result.loss,
           .bitsPerByte = result.bitsPerByte,
           .tokens = result.targets};
@@ -693,25 +549,12 @@ telemetry::EvaluationMetrics Trainer::lossOn(std::size_t validation) {
 
 telemetry::EvaluationMetrics Trainer::preferenceOn(std::size_t validation) {
   const PreferenceSums sums =
-      sumOfPairs(*options_.preference, evaluator_->logProbabilities(*validation_[validation], communicator_),
+      sumOfPairs(*options_.preference, evaluator_->logProbabilities(*data_.validation[validation], communicator_),
                  validationReference_[validation]);
   return {.step = progress_.step,
-          .evaluation = validationNames_[validation],
+          .evaluation = data_.validationNames[validation],
           .loss = sums.meanLoss(),
           .preference = sums.means()};
-}
-
-void Trainer::tellOf(const telemetry::EvaluationMetrics& m) {
-  char numbers[96];
-  if (m.preference) {
-    std::snprintf(numbers, sizeof numbers, "loss %.4f, reward margin %.4f, accuracy %.3f (%lld pairs)", m.loss,
-                  m.preference->rewardMargin, m.preference->rewardAccuracy,
-                  static_cast<long long>(m.preference->pairs));
-  } else {
-    std::snprintf(numbers, sizeof numbers, "loss %.4f, perplexity %.2f, %.4f bits per byte (%lld tokens)", m.loss,
-                  m.perplexity(), m.bitsPerByte, static_cast<long long>(m.tokens));
-  }
-  TANDEM_LOG(info) << "step " << m.step << " on " << m.evaluation << ": " << numbers;
 }
 
 // Rank 0 writes while the others wait for it in what comes next.
@@ -721,17 +564,13 @@ void Trainer::writeSamples() {
     if (!samples_) return;
     const std::vector<std::string> texts = samples_->write(step_->parameters(), device_);
     for (std::size_t i = 0; i < texts.size(); ++i) {
-      events_->append({.step = progress_.step, .kind = "sample", .text = texts[i], .prompt = samples_->prompts()[i]});
-      // A line, and whole characters, whatever an untrained model writes.
-      const json whole = samples_->prompts()[i] + texts[i];
-      TANDEM_LOG(info) << "step " << progress_.step << " writes: " << base::lenientJsonText(whole);
+      journal_->addSample(progress_.step, samples_->prompts()[i], texts[i]);
     }
   });
 }
 
-// In events.jsonl, on rank 0.
 void Trainer::note(const std::string& kind, const std::string& text) {
-  if (events_) events_->append({.step = progress_.step, .kind = kind, .text = text, .prompt = {}});
+  if (journal_) journal_->note(progress_.step, kind, text);
 }
 
 void Trainer::noteBest(double loss) {
@@ -787,35 +626,18 @@ void Trainer::save() {
   if (savedStep_ == progress_.step) return;
   const Clock::time_point start = Clock::now();
   step_->settle();
-  if (metrics_) metrics_->sync();
-  if (tensorBoard_) tensorBoard_->sync();
-  if (events_) events_->sync();
+  if (journal_) journal_->sync();
   const checkpoint::Metadata metadata{
       .step = progress_.step,
-      .tokenizer = data_->dataset(0).description().tokenizer,
+      .tokenizer = data_.training->dataset(0).description().tokenizer,
       .configuration = configuration_.json,
       .options = runDescription_,
       .progress = progress(),
-      .companions = checkpoint::withChatTemplate(companions_, data_->dataset(0).description().chatTemplate)};
+      .companions = checkpoint::withChatTemplate(companions_, data_.training->dataset(0).description().chatTemplate)};
   writer_->save(metadata, localTensors(step_->parameters(), step_->optimizer()), copyFrom(device_));
   savedStep_ = progress_.step;
-  if (reportPace_.isDue(Clock::now())) writeReport();
+  if (journal_ && journal_->isReportDue()) journal_->writeReport();
   checkpointSeconds_ += secondsSince(start);
-}
-
-// A page that cannot be written is no reason to end a run.
-void Trainer::writeReport() {
-  if (!metrics_) return;
-  const Clock::time_point begin = Clock::now();
-  try {
-    const std::string metrics = base::readFile(options_.output / "metrics.jsonl");
-    const std::string events = base::readFile(options_.output / "events.jsonl");
-    base::replaceFile(options_.output / "report.html",
-                      telemetry::reportHtml(telemetry::readRecord(metrics, runDescription_, events)));
-  } catch (const Error& error) {
-    TANDEM_LOG(warning) << "report.html was not written: " << error.message();
-  }
-  reportPace_.wrote(begin, Clock::now());
 }
 
 }  // namespace tandem::train

@@ -10,17 +10,14 @@
 #include "common/checkpoint/checkpoint.h"
 #include "common/checkpoint/model_source.h"
 #include "common/comm/communicator.h"
-#include "common/data/batch_stream.h"
 #include "common/model/configuration.h"
-#include "common/telemetry/event_file.h"
-#include "common/telemetry/event_log.h"
-#include "common/telemetry/loss_watch.h"
 #include "common/telemetry/metrics.h"
-#include "common/telemetry/report.h"
 #include "common/telemetry/run_health.h"
 #include "common/train/adapters.h"
 #include "common/train/loss_evaluator.h"
 #include "common/train/options.h"
+#include "common/train/run_data.h"
+#include "common/train/run_journal.h"
 #include "common/train/text_samples.h"
 #include "common/train/training_step.h"
 
@@ -56,8 +53,6 @@ class Trainer {
   };
 
   void takeMemory();
-  void openData();
-  void checkFit(const std::string& tokenizerOfBase) const;
   std::int64_t parameterCount() const;  // of the whole model
   void openRunFolder(std::unique_ptr<checkpoint::RunLock> lock);
   void resumeOrInitialise();
@@ -75,15 +70,12 @@ class Trainer {
                                    double stepSeconds) const;
   void record(telemetry::StepMetrics metrics);
   void observeRanks(telemetry::StepMetrics& metrics);
-  void tellOf(const telemetry::StepMetrics& metrics);
   void note(const std::string& kind, const std::string& text);
   void evaluateAll();
   telemetry::EvaluationMetrics lossOn(std::size_t validation);
   telemetry::EvaluationMetrics preferenceOn(std::size_t validation);
-  void tellOf(const telemetry::EvaluationMetrics& metrics);
   void writeSamples();
   void save();
-  void writeReport();
   void noteBest(double loss);
   bool holdsStep(std::int64_t step) const;
   void saveBest();
@@ -91,7 +83,6 @@ class Trainer {
   std::int64_t ownFlags() const;
   bool due(std::int64_t every) const { return every > 0 && progress_.step % every == 0; }
   std::string identity() const;
-  std::string modelPlace() const { return options_.base.empty() ? options_.model : options_.base.string(); }
   std::string progress() const;
 
   comm::Communicator& communicator_;
@@ -100,20 +91,13 @@ class Trainer {
   std::string runDescription_;
   model::Configuration configuration_;
   BatchShape shape_;
-  std::unique_ptr<data::TrainingData> data_;
-  std::vector<std::unique_ptr<data::Dataset>> validation_;
-  std::vector<std::string> validationNames_;  // by which their evaluations are recorded
-  LogProbabilities validationReference_;      // where pairs are learned
+  RunData data_;
+  LogProbabilities validationReference_;  // where pairs are learned
   std::unique_ptr<TrainingStep> step_;
   std::unique_ptr<LossEvaluator> evaluator_;
   std::unique_ptr<checkpoint::Writer> writer_;
-  std::optional<telemetry::MetricsFile> metrics_;  // on rank 0, as the next
-  std::optional<telemetry::EventFile> tensorBoard_;
-  std::optional<telemetry::EventLog> events_;
-  telemetry::LossWatch lossWatch_;
-  std::optional<TextSamples> samples_;              // on rank 0, where they are asked for
-  std::optional<telemetry::StepMetrics> lastStep_;  // on rank 0
-  std::vector<std::string> lastEvaluations_;
+  std::optional<RunJournal> journal_;   // on rank 0
+  std::optional<TextSamples> samples_;  // on rank 0, where they are asked for
   runtime::Profile profile_;
   std::unique_ptr<telemetry::RunHealth> health_;  // null without telemetry
   bool straggles_ = false;                        // a rank holds the others up, and the run is to end for it
@@ -136,8 +120,6 @@ class Trainer {
   double flopsPerToken_ = 0;
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
   std::chrono::steady_clock::time_point firstStepEnd_{}, lastStepEnd_{};  // of this process
-  std::chrono::steady_clock::time_point lastLine_{};
-  telemetry::ReportPace reportPace_;
 };
 
 // The parameters of a finetuning with adapters, those that are frozen counted by two thirds: they have no gradients of

@@ -72,7 +72,7 @@ void declare(CLI::App& app, Settings& settings) {
       ->type_name("NAME");
   app.add_flag("--lora-rank-stabilised", settings.adapters.rankStabilised, "Multiply by alpha / sqrt(rank) instead");
   app.add_flag("--lora-decomposed", settings.adapters.decomposed,
-               "Learn how long the rows of the weights are too, apart from where they point (DoRA)");
+               "Learn the lengths of the weights' rows apart from their directions (DoRA)");
   app.add_flag("--warm-start", options.warmStart, "Begin with the optimizer states of the checkpoint; full only");
   app.add_option("--patience", options.patience, "Evaluations in a row without a better loss that end the run; 0: none")
       ->type_name("NUMBER");

@@ -31,7 +31,7 @@ Program differentiate(const Program& forward);
 
 enum class Recompute : std::uint8_t {
   nothing,    // every activation that the backward pass reads is kept
-  selective,  // what is cheap to make again (norms' and activations' outputs) is made again
+  selective,  // what is cheap to make again (outputs of norms, activations, rescalings) is made again
   full,       // only the input of each layer is kept; a layer's forward pass runs again before its backward pass
 };
 // "none", "selective" or "full"; throws Error of kind usage for another text.

@@ -60,14 +60,15 @@ class Recomputer {
   bool isForward(TensorId id) const { return producer_[at(id)] != nobody; }
   std::int32_t layerOf(TensorId id) const { return node(producer_[at(id)]).layer; }
 
-  // Selective: outputs of norms and activations go, and what was gathered of them; matrix products, attention and
-  // statistics stay.
+  // Selective: outputs of norms, activations and rescalings go, and what was gathered of them; matrix products,
+  // attention and statistics stay.
   std::vector<bool> keepAllButTheCheap() const {
     std::vector<bool> kept(source_.tensors().size(), true);
     for (std::size_t index = 0; index <= loss_; ++index) {
       const Node& made = node(index);
       if (made.op == Operator::norm) kept[at(made.outputs[1])] = false;
       if (made.op == Operator::activation) kept[at(made.outputs[0])] = false;
+      if (made.op == Operator::rescale) kept[at(made.outputs[0])] = false;
       if (made.op == Operator::gatherRows) kept[at(made.outputs[0])] = false;
       if (made.op == Operator::linear && hasOutput(made, 0)) kept[at(made.outputs[1])] = false;
     }

@@ -125,8 +125,10 @@ const float* stretchesOf(const Operator& call, Context& context) {
 
 void run(const RowNorms& call, Context& context) {
   parallelBlocks(context.threads, call.matrix.shape[0], 16, worthwhileRows(call.matrix.shape[1]),
-                 [&](std::int64_t begin, std::int64_t end, int) { HWY_DYNAMIC_DISPATCH(norms)
-                                                                  (call, begin, end); });
+                 [&](std::int64_t begin, std::int64_t end, int) {
+                   HWY_DYNAMIC_DISPATCH(norms)
+                   (call, begin, end);
+                 });
 }
 
 void run(const Rescale& call, Context& context) {
@@ -151,7 +153,8 @@ void run(const RescaleBackward& call, Context& context) {
   for (std::int64_t i = 0; i < width; ++i) {
     float total = 0;
     for (int block = 0; block < context.threads; ++block) total += sums[pitch * block + i];
-    total *= rowReciprocal(elements<float>(call.changedNorms)[i]);
+    // Of no rows it is zero, whatever the norms are.
+    if (call.input.shape.rows() > 0) total *= rowReciprocal(elements<float>(call.changedNorms)[i]);
     target[i] = call.accumulate ? target[i] + total : total;
   }
 }

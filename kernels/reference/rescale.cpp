@@ -44,12 +44,12 @@ void run(const RescaleBackward& op) {
   for (Index i = 0; i < op.gradInput.shape.count(); ++i) {
     const Index column = i % width;
     const double gradient = load(op.gradOutput, i);
-    sums[static_cast<std::size_t>(column)] += gradient * load(op.input, i);
+    sums[static_cast<std::size_t>(column)] +=
+        gradient * load(op.input, i) * rowReciprocal(load(op.changedNorms, column));
     store(op.gradInput, i, stretchOf(op, column) * gradient);
   }
   for (Index i = 0; i < width; ++i) {
-    storeOrAdd(op.gradGain, i, sums[static_cast<std::size_t>(i)] * rowReciprocal(load(op.changedNorms, i)),
-               op.accumulate);
+    storeOrAdd(op.gradGain, i, sums[static_cast<std::size_t>(i)], op.accumulate);
   }
 }
 

@@ -200,7 +200,8 @@ class Preferences(unittest.TestCase):
 
     def test_the_chosen_answers_are_preferred_more_and_more(self):
         for name, changes in (("full", {}), ("lora", {"method": "lora", "learning_rate": 1e-2, "beta": 0.2}),
-                              ("qlora", {"method": "qlora", "learning_rate": 1e-2})):
+                              ("qlora", {"method": "qlora", "learning_rate": 1e-2}),
+                              ("dora", {"method": "lora", "learning_rate": 1e-2, "lora_decomposed": True})):
             self.prefer(f"dpo-{name}", steps=20, val=pairs("val.jsonl", 1), evaluate_every=20, **changes)
             lines = [line for line in world.metrics(f"dpo-{name}") if "evaluation" not in line]
             # The reference is the model of the beginning: no reward, and log 2.

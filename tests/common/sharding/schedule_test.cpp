@@ -1,5 +1,5 @@
-// The order in which pipeline ranks go through micro batches: complete, within its memory, and without a deadlock though
-// every message waits for both its sides.
+// The order in which pipeline ranks go through micro batches: complete, within its memory, and without a deadlock
+// though every message waits for both its sides.
 
 #include <gtest/gtest.h>
 
@@ -42,7 +42,8 @@ std::vector<Case> cases() {
 // group and direction a rank's messages follow each other, as on a device's stream.
 class Pipeline {
  public:
-  Pipeline(const Case& one, std::function<int(int before)> groupOfLink) : case_(one), groupOf_(std::move(groupOfLink)) {}
+  Pipeline(const Case& one, std::function<int(int before)> groupOfLink)
+      : case_(one), groupOf_(std::move(groupOfLink)) {}
 
   // With as many places for micro batches of each run as `slots` says. Whether all comes to an end.
   bool run(const std::vector<Tasks>& tasks, const std::function<std::int64_t(int rank, int run)>& slots) {
@@ -170,8 +171,8 @@ TEST(Schedule, hasEveryMicroBatchOfEveryRunOnceEachWayInOrder) {
 
 // That of Megatron-LM, of the first of two ranks with two runs and four micro batches.
 TEST(Schedule, interleavesRunsOfLayers) {
-  const Tasks expected = {{true, 0, 0},  {true, 1, 0},  {true, 0, 1},  {true, 1, 1},  {true, 2, 0},  {false, 0, 1},
-                          {true, 3, 0},  {false, 1, 1}, {true, 2, 1},  {false, 0, 0}, {true, 3, 1},  {false, 1, 0},
+  const Tasks expected = {{true, 0, 0},  {true, 1, 0},  {true, 0, 1},  {true, 1, 1},  {true, 2, 0}, {false, 0, 1},
+                          {true, 3, 0},  {false, 1, 1}, {true, 2, 1},  {false, 0, 0}, {true, 3, 1}, {false, 1, 0},
                           {false, 2, 1}, {false, 3, 1}, {false, 2, 0}, {false, 3, 0}};
   EXPECT_EQ(stageSchedule(0, 2, 2, 4), expected);
 }

@@ -198,6 +198,41 @@ TEST(Schedule, keepsNoMoreMicroBatchesInFlightThanItsWarmUpBegins) {
   }
 }
 
+// Passes that all ranks have ended, where each pass of each run takes one unit of time and messages none.
+std::int64_t unitsOf(const Case& one) {
+  const std::vector<Tasks> tasks = trainingOf(one);
+  std::vector<std::size_t> next(tasks.size(), 0);
+  std::vector<std::int64_t> free(tasks.size(), 0);
+  using Pass = std::tuple<bool, std::int64_t, std::int64_t>;  // direction, micro batch, stage
+  std::map<Pass, std::int64_t> ends;
+  const std::int64_t last = std::int64_t{one.ranks} * one.runs - 1;
+  for (bool moves = true; moves;) {
+    moves = false;
+    for (std::size_t rank = 0; rank < tasks.size(); ++rank) {
+      if (next[rank] == tasks[rank].size()) continue;
+      const auto [isForward, microBatch, run] = tasks[rank][next[rank]];
+      const std::int64_t stage = std::int64_t{run} * one.ranks + static_cast<std::int64_t>(rank);
+      std::int64_t begin = free[rank];
+      if (isForward ? stage > 0 : stage < last) {
+        const auto before = ends.find({isForward, microBatch, isForward ? stage - 1 : stage + 1});
+        if (before == ends.end()) continue;
+        begin = std::max(begin, before->second);
+      }
+      ends[{isForward, microBatch, stage}] = free[rank] = begin + 1;
+      ++next[rank];
+      moves = true;
+    }
+  }
+  return std::ranges::max(free);
+}
+
+// A pass of one run takes 1 / runs of the time of a whole stage's.
+TEST(Schedule, fillsAndDrainsInStepsOfOneRun) {
+  for (const Case& one : cases()) {
+    EXPECT_EQ(unitsOf(one), 2 * (one.microBatches * one.runs + one.ranks - 1)) << one.text();
+  }
+}
+
 TEST(Schedule, comesToItsEndThoughMessagesWaitForBothSides) {
   for (const Case& one : cases()) {
     EXPECT_TRUE(trains(one, [&](int before) { return one.runs > 1 ? linkGroup(before, one.ranks) : 0; })) << one.text();

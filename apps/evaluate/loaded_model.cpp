@@ -25,11 +25,11 @@ void demandSplit(const sharding::Grid& grid, const checkpoint::ModelSource& sour
   std::vector<sharding::Grid> fitting = sharding::fittingGrids(grid.ranks(), source.configuration(), sequenceLength);
   std::erase_if(fitting, [](const sharding::Grid& each) { return each.tensor > 1; });
   const std::string with = "the loss with --quantize " + quantize + " is computed of ";
-  sharding::refuseGrid(grid,
-                       grid.tensor > 1
-                           ? with + "whole matrices, which tp=" + std::to_string(grid.tensor) + " would cut"
-                           : with + "one run of layers a rank, and vp=" + std::to_string(grid.virtualStages) + " has more",
-                       fitting);
+  sharding::refuseGrid(
+      grid,
+      grid.tensor > 1 ? with + "whole matrices, which tp=" + std::to_string(grid.tensor) + " would cut"
+                      : with + "one run of layers a rank, and vp=" + std::to_string(grid.virtualStages) + " has more",
+      fitting);
 }
 
 // What this rank of the grid has of the model: each run of layers.

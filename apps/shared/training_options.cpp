@@ -187,9 +187,11 @@ void declareRunOptions(CLI::App& app, train::TrainOptions& options, TrainingText
 }
 
 void declareShard(CLI::App& app, std::string& text) {
-  app.add_option("--shard", text,
-                 "How the model is split over the ranks, such as dp=2,tp=2,zero=1, or auto: as planned for the ranks "
-                 "that there are; by default every rank has all of it")
+  app.add_option(
+         "--shard", text,
+         "How the model is split over the ranks, such as dp=2,tp=2,zero=1, or pp=4,vp=2 (stages of a pipeline, "
+         "and runs of layers that each rank of it interleaves), or auto: as planned for the ranks that there are; "
+         "by default every rank has all of it")
       ->type_name("GRID");
 }
 

@@ -90,8 +90,8 @@ struct ProgramInFlight {
   std::int64_t times = 1;
 };
 
-// A table of what a step needs, by kind (parameters, gradients, activations by operator, ...), for the log. What several
-// programs name alike (parameters, gradients) is there once.
+// A table of what a step needs, by kind (parameters, gradients, activations by operator, ...), for the log. What
+// several programs name alike (parameters, gradients) is there once.
 std::string memoryTable(std::span<const ProgramInFlight> programs, const std::vector<OtherMemory>& others = {});
 
 // Sum of the costs of all nodes.

@@ -54,7 +54,8 @@ DecodingSplit::DecodingSplit(const model::Configuration& configuration, const Gr
 PartitionedProgram DecodingSplit::part(std::int64_t batch, std::int64_t fresh, std::int64_t capacity,
                                        graph::DType storage) const {
   const graph::Program whole = model::buildDecode(configuration_, batch, fresh, capacity, storage, caches_);
-  return splitDecoding(stageProgram(whole, own_.pipeline, layers_, grid_.pipeline), own_.tensor, grid_.tensor, columnGroup_);
+  return splitDecoding(stageProgram(whole, own_.pipeline, layers_, grid_.pipeline), own_.tensor, grid_.tensor,
+                       columnGroup_);
 }
 
 graph::Program DecodingSplit::body(std::int64_t batch, std::int64_t fresh, std::int64_t capacity,

@@ -96,8 +96,8 @@ class GridGroups {
   comm::Communicator& tensor() { return tensor_ ? *tensor_ : world_; }
   comm::Communicator& context() { return context_ ? *context_ : world_; }
   comm::Communicator& pipeline() { return pipeline_ ? *pipeline_ : world_; }
-  // The ranks of the pipeline once more, for messages over the link from the pipeline rank `before` to the next: those to
-  // later stages, and apart from them those back, since one kind may be waiting for its receivers.
+  // The ranks of the pipeline once more, for messages over the link from the pipeline rank `before` to the next: those
+  // to later stages, and apart from them those back, since one kind may be waiting for its receivers.
   comm::Communicator& link(int before, bool isForward);
   comm::Communicator& replicas() { return replicas_ ? *replicas_ : world_; }
 

@@ -146,7 +146,8 @@ Program stageProgram(const Program& forward, int stage, std::span<const Range> l
   }
   if (stage + 1 < stages) {
     const TensorId sent = streamInto(forward, stageOf, stage + 1);
-    writer.result.addNode(Operator::send, {writer.tensor(sent)}, {}, graph::MessageAttributes{.peer = (stage + 1) % ranks});
+    writer.result.addNode(Operator::send, {writer.tensor(sent)}, {},
+                          graph::MessageAttributes{.peer = (stage + 1) % ranks});
   }
   return std::move(writer.result);
 }

@@ -6,8 +6,8 @@
 // (Narayanan et al. 2019, PipeDream-Flush), which keeps no more of them in flight than there are stages behind.
 //
 // A rank may hold several runs of layers: stage s of `ranks` x `runs` (virtual) stages is run s / ranks of rank
-// s % ranks. Then they are interleaved (Narayanan et al. 2021, section 2.2): as many micro batches as there are ranks go
-// through a run before the next run's turn, so that the pipeline fills and drains `runs` times faster.
+// s % ranks. Then they are interleaved (Narayanan et al. 2021, section 2.2): as many micro batches as there are ranks
+// go through a run before the next run's turn, so that the pipeline fills and drains `runs` times faster.
 
 #include <span>
 #include <string>

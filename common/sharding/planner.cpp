@@ -205,9 +205,10 @@ void check(const PlanRequest& request) {
   if (!request.grid) return;
   demandFitting(*request.grid, request.configuration, request.sequenceLength);
   if (request.grid->virtualStages > 1) {
-    throw Error(ErrorKind::usage, "--shard " + request.grid->text() +
-                                      ": the planner does not predict virtual stages; leave vp out of what it plans, or "
-                                      "--cluster out to see what a rank holds");
+    throw Error(ErrorKind::usage,
+                "--shard " + request.grid->text() +
+                    ": the planner does not predict virtual stages; leave vp out of what it plans, or "
+                    "--cluster out to see what a rank holds");
   }
 }
 

@@ -18,8 +18,8 @@
 
 namespace tandem::sharding {
 
-// The forward pass of a rank's part of the model, of a grid without virtual stages. `layersOfStages` says which layers each pipeline stage has; the
-// stages are balanced by what layers cost where it is empty.
+// The forward pass of a rank's part of the model, of a grid without virtual stages. `layersOfStages` says which layers
+// each pipeline stage has; the stages are balanced by what layers cost where it is empty.
 PartitionedProgram lossPart(const model::Configuration& configuration, std::int64_t rows, std::int64_t sequenceLength,
                             base::DType storage, const Grid& grid, const Coordinates& own,
                             const std::optional<graph::Adapters>& adapters = {},
@@ -39,9 +39,9 @@ graph::Program withRecomputation(const graph::Program& differentiated, graph::Re
 // enough that the last one, which nothing is left to hide behind, is short.
 constexpr std::int64_t usualBucketElements = 4 << 20;
 
-// That number for a rank's parts of a model: where gradients are kept whole, no more than a sixteenth of all, since those
-// that are complete last, and the weights that are needed first, have nothing left to hide behind. Of all that the
-// tensor ranks hold together, who have to cut alike.
+// That number for a rank's parts of a model: where gradients are kept whole, no more than a sixteenth of all, since
+// those that are complete last, and the weights that are needed first, have nothing left to hide behind. Of all that
+// the tensor ranks hold together, who have to cut alike.
 std::int64_t bucketElements(std::span<const PartitionedProgram> parts, const Grid& grid,
                             std::int64_t most = usualBucketElements);
 
@@ -52,8 +52,8 @@ FlatLayout layoutOf(const graph::Program& program, int ranks, FlatLayout::Owners
                     const std::map<std::string, Part>& parts = {}, graph::Role role = graph::Role::parameter,
                     std::int64_t bucketElements = usualBucketElements, bool byLayer = false);
 
-// The layout of the parameters of all parts of a rank. No bucket reaches from one part into another, whose gradients are
-// complete at other times.
+// The layout of the parameters of all parts of a rank. No bucket reaches from one part into another, whose gradients
+// are complete at other times.
 FlatLayout layoutOf(std::span<const PartitionedProgram> parts, int ranks, FlatLayout::Ownership ownership,
                     std::int64_t bucketElements = usualBucketElements, bool byLayer = false);
 

@@ -23,8 +23,9 @@ std::string divisors(std::int64_t number) {
 
 std::string inGroups(const sharding::Grid& grid) {
   if (grid.microBatchUnit() == 1) return "";
-  return " into groups of " + std::to_string(grid.microBatchUnit()) + " micro batches, which vp=" +
-         std::to_string(grid.virtualStages) + " on pp=" + std::to_string(grid.pipeline) + " takes";
+  return " into groups of " + std::to_string(grid.microBatchUnit()) +
+         " micro batches, which vp=" + std::to_string(grid.virtualStages) + " on pp=" + std::to_string(grid.pipeline) +
+         " takes";
 }
 
 std::int64_t chooseMicroBatch(std::int64_t rowsPerRank, std::int64_t sequenceLength) {
@@ -102,7 +103,8 @@ BatchShape shareOut(const TrainOptions& options, const sharding::Grid& grid) {
   shape.rows = options.batchTokens / options.sequenceLength;
   shape.rowsPerRank = shape.rows / grid.data;
   const std::int64_t rowsToDivide = shape.rowsPerRank / grid.microBatchUnit();
-  shape.microBatch = options.microBatch > 0 ? options.microBatch : chooseMicroBatch(rowsToDivide, options.sequenceLength);
+  shape.microBatch =
+      options.microBatch > 0 ? options.microBatch : chooseMicroBatch(rowsToDivide, options.sequenceLength);
   if (rowsToDivide % shape.microBatch != 0) {
     throw Error(ErrorKind::usage, "--micro-batch " + std::to_string(shape.microBatch) + " does not divide the " +
                                       std::to_string(shape.rowsPerRank) + " rows of a rank" + inGroups(grid) +

@@ -93,8 +93,8 @@ struct BatchShape {
   std::int64_t microBatches = 0;  // of a rank in a step
 };
 
-// Over the ranks of the data axis, in as many micro batches as interleaved stages want. Throws Error of kind usage, with
-// the values that are possible, when the batch does not divide.
+// Over the ranks of the data axis, in as many micro batches as interleaved stages want. Throws Error of kind usage,
+// with the values that are possible, when the batch does not divide.
 BatchShape shareOut(const TrainOptions& options, const sharding::Grid& grid);
 
 }  // namespace tandem::train

@@ -47,8 +47,7 @@ std::string describePlan(const TrainOptions& options, int ranks) {
   text << "a step: " << shape.rows << " rows of " << options.sequenceLength << " tokens; a rank computes "
        << shape.microBatches << " micro batches of " << shape.microBatch << " rows\n";
   text << "operations of a step: " << base::formatFlops(perToken * static_cast<double>(options.batchTokens))
-       << " by 6N + 12LdT; of a rank's micro batch as planned: "
-       << base::formatFlops(operations) << "\n";
+       << " by 6N + 12LdT; of a rank's micro batch as planned: " << base::formatFlops(operations) << "\n";
   text << "of rank 0" << inFlight(rank) << ":\n"
        << graph::memoryTable(programs, onHost ? std::vector<graph::OtherMemory>{} : std::vector{states});
   if (onHost) text << "of rank 0 on its host: " << states.kind << " of " << base::formatBytes(states.bytes) << "\n";

@@ -15,8 +15,8 @@ struct RankPlan {
   model::Configuration configuration;
   sharding::Grid grid;
   BatchShape shape;
-  // Of rank 0, which has the embedding, and in a pipeline the most micro batches in flight: a micro batch of each run of
-  // layers that it holds, and how many of them are under way at once.
+  // Of rank 0, which has the embedding, and in a pipeline the most micro batches in flight: a micro batch of each run
+  // of layers that it holds, and how many of them are under way at once.
   struct Run {
     graph::Program program;
     graph::MemoryPlan memory;

@@ -109,8 +109,7 @@ TrainingStep::TrainingStep(const model::Configuration& configuration, const Trai
   if (options.gradientNormGroups) gradientGroups_.emplace(configuration, layout, *optimizer_);
   const graph::Program whole = model::buildLoss(configuration, 1, 1, options.storage);
   makeExchange(sharding::sharedByStages(whole, sharding::stageLayers(whole, grid.stages())));
-  schedule_ =
-      sharding::stageSchedule(groups_.own().pipeline, grid.pipeline, grid.virtualStages, shape_.microBatches);
+  schedule_ = sharding::stageSchedule(groups_.own().pipeline, grid.pipeline, grid.virtualStages, shape_.microBatches);
   for (std::size_t index = 0; index < parts.size(); ++index) {
     graph::Program program = trainingProgramOf(parts[index], device);
     program = sharding::withExchanges(program, layout, grid, replica);

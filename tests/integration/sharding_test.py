@@ -37,6 +37,72 @@ class AnyGrid(unittest.TestCase):
                 self.assertAlmostEqual(measured["loss"] / expected["loss"], 1, delta=1e-5)
 
 
+class InterleavedStages(unittest.TestCase):
+    OPTIONS = {"micro_batch": 1, "val": world.val}
+
+    @classmethod
+    def setUpClass(cls):
+        cls.OPTIONS["model"] = world.write_model("six.json", num_hidden_layers=6)
+        world.pretrain("plain", 6, **cls.OPTIONS)
+        cls.split = world.pretrain("interleaved", 6, ranks=2, shard="pp=2,vp=2", checkpoint_every=2, keep=0,
+                                   **cls.OPTIONS)
+
+    def resume(self, name, **options):
+        checkpoint = world.path("interleaved") / "checkpoints" / "step-00000002"
+        world.pretrain(f"interleaved-{name}", 6, resume=checkpoint, **self.OPTIONS, **options)
+        return world.losses(f"interleaved-{name}")
+
+    def test_train_and_evaluate_as_one_rank(self):
+        self.assertIn("grid dp=1,tp=1,pp=2,cp=1,zero=1,vp=2", self.split.err)
+        self.assertRegex(self.split.err, r"rank  host +pipeline  data  context  tensor  virtual stages\n")
+        self.assertRegex(self.split.err, r"\n +1 .*  1, 3\n")
+        self.assertLess(relative_difference(world.losses("interleaved"), world.losses("plain")), 1e-5)
+        ends = [[line["loss"] for line in world.metrics(name) if "evaluation" in line][-1]
+                for name in ("interleaved", "plain")]
+        self.assertAlmostEqual(ends[0] / ends[1], 1, delta=1e-5)
+        expected = world.evaluate("loss", "--checkpoint", world.path("plain"), "--data", world.val)[0]
+        for ranks, shard in ((1, "dp=1"), (2, "pp=2,vp=3"), (4, "dp=2,pp=2,vp=2"), (3, "pp=3,vp=2")):
+            with self.subTest(shard=shard):
+                measured = world.evaluate("loss", "--checkpoint", world.path("interleaved"), "--data", world.val,
+                                          "--shard", shard, ranks=ranks)[0]
+                self.assertEqual(measured["tokens"], expected["tokens"])
+                self.assertAlmostEqual(measured["loss"] / expected["loss"], 1, delta=1e-5)
+
+    def test_resume_bit_for_bit_and_go_on_on_other_grids(self):
+        self.assertEqual(self.resume("again", ranks=2, shard="pp=2,vp=2"), world.losses("interleaved")[2:])
+        self.assertEqual(world.tensors("interleaved-again"), world.tensors("interleaved"))
+        for name, ranks, shard in (("alone", 1, None), ("stages", 2, "pp=2"), ("three", 2, "pp=2,vp=3"),
+                                   ("odd", 3, "pp=3,vp=2"), ("both", 4, "tp=2,pp=2,vp=2"),
+                                   ("weights", 4, "dp=2,pp=2,vp=2,zero=3")):
+            with self.subTest(shard=shard):
+                losses = self.resume(name, ranks=ranks, shard=shard)
+                self.assertLess(relative_difference(losses, world.losses("plain")[2:]), 1e-5)
+
+    def test_name_what_does_not_fit_and_what_would(self):
+        arguments = {**self.OPTIONS, "shard": "pp=2,vp=2"}
+        for expected, changes in ((["vp=4 on pp=2 makes 8 virtual stages", "6 layers; vp can be up to 3"],
+                                   {"shard": "pp=2,vp=4"}),
+                                  (["use pp=2 or more"], {"shard": "tp=2,vp=2"}),
+                                  (["vp=0: it must be a whole number"], {"shard": "pp=2,vp=0"}),
+                                  (["--micro-batch 4", "into groups of 2 micro batches, which vp=2 on pp=2 takes",
+                                    "possible are 1, 2, 3, 6"], {"micro_batch": 4}),
+                                  (["--batch-tokens", f"multiples of {2 * SEQUENCE}"],
+                                   {"batch_tokens": 3 * SEQUENCE})):
+            with self.subTest(**changes):
+                ended = world.try_pretrain("refused", 2, 2, **{**arguments, **changes})
+                self.assertEqual(ended.code, 2, ended)
+                for text in expected:
+                    self.assertIn(text, ended.err)
+        ended = run(2, "evaluate", "generate", "--checkpoint", world.path("interleaved"), "--shard", "pp=2,vp=2",
+                    "--prompt", "Ada")
+        self.assertEqual(ended.code, 2, ended)
+        self.assertIn("leave vp out", ended.err)
+        ended = run(2, "evaluate", "loss", "--checkpoint", world.path("interleaved"), "--data", world.val, "--shard",
+                    "pp=2,vp=2", "--quantize", "int8")
+        self.assertEqual(ended.code, 2, ended)
+        self.assertIn("one run of layers a rank", ended.err)
+
+
 class CutModels(unittest.TestCase):
     def test_evaluate_where_rows_of_that_length_are_cut(self):
         # Two tokens cost so little attention that the last of two stages would have one layer instead of two.

@@ -25,6 +25,9 @@ WIDE = world.write_model("wide.json", hidden_size=64, head_dim=64, num_attention
 # Two layers, for two stages, and heads and keys for two tensor ranks.
 WIDE_PAIR = world.write_model("wide-pair.json", hidden_size=64, head_dim=32, num_attention_heads=4,
                               num_key_value_heads=2, num_hidden_layers=2, intermediate_size=96)
+# Six, for up to six virtual stages.
+WIDE_SIX = world.write_model("wide-six.json", hidden_size=64, head_dim=32, num_attention_heads=4,
+                             num_key_value_heads=2, num_hidden_layers=6, intermediate_size=96)
 
 
 def train(output, steps=STEPS, ranks=1, **options):
@@ -122,6 +125,15 @@ class Sharding(unittest.TestCase):
                                        (3, "dp=3,zero=3", "mpi"), (4, "tp=2,pp=2", "mpi")):
             with self.subTest(shard=shard, exchange=exchange):
                 losses, _ = train(f"grid-{shard}-{exchange}", 4, ranks=ranks, shard=shard, exchange=exchange, **options)
+                Training.assert_follows(self, losses, expected, 1e-4)
+
+    def test_interleaved_stages_follow_the_cpu_on_one_rank(self):
+        options = {"model": WIDE_SIX, "micro_batch": 1}
+        expected = train_on_cpu("interleaved-cpu", 3, **options)
+        for ranks, shard, exchange in ((2, "pp=2,vp=2", "nccl"), (3, "pp=3,vp=2", "nccl"), (2, "pp=2,vp=3", "mpi")):
+            with self.subTest(shard=shard, exchange=exchange):
+                losses, _ = train(f"interleaved-{shard}-{exchange}", 3, ranks=ranks, shard=shard, exchange=exchange,
+                                  **options)
                 Training.assert_follows(self, losses, expected, 1e-4)
 
     def test_muon_and_8_bit_layers_follow_the_cpu_on_shared_out_weights(self):

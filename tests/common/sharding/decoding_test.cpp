@@ -110,6 +110,9 @@ TEST(DecodingGrids, thatCannotDecodeSayWhyAndWhichCan) {
                     [&] { demandDecoding({.context = 2}, model, false); });
   data::expectError(ErrorKind::usage, {"tp=10 is more than the model's 9 heads", "on 10 ranks"},
                     [&] { demandDecoding({.tensor = 10}, model, false); });
+  data::expectError(ErrorKind::usage,
+                    {"vp=2 interleaves micro batches", "leave vp out", "on 2 ranks these fit: dp=2; pp=2"},
+                    [&] { demandDecoding({.pipeline = 2, .virtualStages = 2}, model, false); });
   demandDecoding({.tensor = 9}, model, false);
 }
 

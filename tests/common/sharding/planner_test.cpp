@@ -413,6 +413,8 @@ TEST(Planner, refusesABatchThatDoesNotDivide) {
   EXPECT_NE(refusalOf(request).find("do not divide the rows of a step"), std::string::npos);
   request.grid = Grid{.tensor = 8};
   EXPECT_NE(refusalOf(request).find("tp=8 is more than the model's 4 heads"), std::string::npos);
+  request.grid = Grid{.pipeline = 2, .data = 2, .virtualStages = 2};
+  EXPECT_NE(refusalOf(request).find("the planner does not predict virtual stages"), std::string::npos);
 }
 
 TEST(Planner, plansTheLargeModelsOfTheTree) {

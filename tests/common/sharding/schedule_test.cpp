@@ -1,5 +1,5 @@
-// The order in which pipeline ranks go through micro batches: complete, within its memory, and without a deadlock though
-// every message waits for both its sides.
+// The order in which pipeline ranks go through micro batches: complete, within its memory, and without a deadlock
+// though every message waits for both its sides.
 
 #include <gtest/gtest.h>
 
@@ -42,7 +42,8 @@ std::vector<Case> cases() {
 // group and direction a rank's messages follow each other, as on a device's stream.
 class Pipeline {
  public:
-  Pipeline(const Case& one, std::function<int(int before)> groupOfLink) : case_(one), groupOf_(std::move(groupOfLink)) {}
+  Pipeline(const Case& one, std::function<int(int before)> groupOfLink)
+      : case_(one), groupOf_(std::move(groupOfLink)) {}
 
   // With as many places for micro batches of each run as `slots` says. Whether all comes to an end.
   bool run(const std::vector<Tasks>& tasks, const std::function<std::int64_t(int rank, int run)>& slots) {
@@ -170,8 +171,8 @@ TEST(Schedule, hasEveryMicroBatchOfEveryRunOnceEachWayInOrder) {
 
 // That of Megatron-LM, of the first of two ranks with two runs and four micro batches.
 TEST(Schedule, interleavesRunsOfLayers) {
-  const Tasks expected = {{true, 0, 0},  {true, 1, 0},  {true, 0, 1},  {true, 1, 1},  {true, 2, 0},  {false, 0, 1},
-                          {true, 3, 0},  {false, 1, 1}, {true, 2, 1},  {false, 0, 0}, {true, 3, 1},  {false, 1, 0},
+  const Tasks expected = {{true, 0, 0},  {true, 1, 0},  {true, 0, 1},  {true, 1, 1},  {true, 2, 0}, {false, 0, 1},
+                          {true, 3, 0},  {false, 1, 1}, {true, 2, 1},  {false, 0, 0}, {true, 3, 1}, {false, 1, 0},
                           {false, 2, 1}, {false, 3, 1}, {false, 2, 0}, {false, 3, 0}};
   EXPECT_EQ(stageSchedule(0, 2, 2, 4), expected);
 }
@@ -194,6 +195,41 @@ TEST(Schedule, keepsNoMoreMicroBatchesInFlightThanItsWarmUpBegins) {
         EXPECT_EQ(sum, microBatchesInFlight(rank, one.ranks, one.microBatches)) << one.text();
       }
     }
+  }
+}
+
+// Passes that all ranks have ended, where each pass of each run takes one unit of time and messages none.
+std::int64_t unitsOf(const Case& one) {
+  const std::vector<Tasks> tasks = trainingOf(one);
+  std::vector<std::size_t> next(tasks.size(), 0);
+  std::vector<std::int64_t> free(tasks.size(), 0);
+  using Pass = std::tuple<bool, std::int64_t, std::int64_t>;  // direction, micro batch, stage
+  std::map<Pass, std::int64_t> ends;
+  const std::int64_t last = std::int64_t{one.ranks} * one.runs - 1;
+  for (bool moves = true; moves;) {
+    moves = false;
+    for (std::size_t rank = 0; rank < tasks.size(); ++rank) {
+      if (next[rank] == tasks[rank].size()) continue;
+      const auto [isForward, microBatch, run] = tasks[rank][next[rank]];
+      const std::int64_t stage = std::int64_t{run} * one.ranks + static_cast<std::int64_t>(rank);
+      std::int64_t begin = free[rank];
+      if (isForward ? stage > 0 : stage < last) {
+        const auto before = ends.find({isForward, microBatch, isForward ? stage - 1 : stage + 1});
+        if (before == ends.end()) continue;
+        begin = std::max(begin, before->second);
+      }
+      ends[{isForward, microBatch, stage}] = free[rank] = begin + 1;
+      ++next[rank];
+      moves = true;
+    }
+  }
+  return std::ranges::max(free);
+}
+
+// A pass of one run takes 1 / runs of the time of a whole stage's.
+TEST(Schedule, fillsAndDrainsInStepsOfOneRun) {
+  for (const Case& one : cases()) {
+    EXPECT_EQ(unitsOf(one), 2 * (one.microBatches * one.runs + one.ranks - 1)) << one.text();
   }
 }
 

@@ -45,9 +45,10 @@ TEST(ShareOut, givesInterleavedStagesAMultipleOfTheirRanksOfMicroBatches) {
   const BatchShape shape = shareOut(options(48 * 256, 256), grid);
   EXPECT_EQ(shape.microBatch, 6);
   EXPECT_EQ(shape.microBatches, 4);
-  data::expectError(base::ErrorKind::usage,
-                    {"--micro-batch 4", "24 rows of a rank into groups of 4 micro batches", "vp=2 on pp=4", "1, 2, 3, 6"},
-                    [&] { shareOut(options(48 * 256, 256, 4), grid); });
+  data::expectError(
+      base::ErrorKind::usage,
+      {"--micro-batch 4", "24 rows of a rank into groups of 4 micro batches", "vp=2 on pp=4", "1, 2, 3, 6"},
+      [&] { shareOut(options(48 * 256, 256, 4), grid); });
   data::expectError(base::ErrorKind::usage, {"into groups of 4 micro batches", "multiples of 2048", "10240 or 12288"},
                     [&] { shareOut(options(44 * 256, 256), grid); });
 }
@@ -55,7 +56,8 @@ TEST(ShareOut, givesInterleavedStagesAMultipleOfTheirRanksOfMicroBatches) {
 TEST(ShareOut, namesThePossibleMicroBatches) {
   data::expectError(base::ErrorKind::usage, {"--micro-batch 4", "6 rows", "1, 2, 3, 6"},
                     [] { shareOut(options(12 * 128, 128, 4), {.data = 2}); });
-  data::expectError(base::ErrorKind::usage, {"--micro-batch 13"}, [] { shareOut(options(12 * 128, 128, 13), {.data = 1}); });
+  data::expectError(base::ErrorKind::usage, {"--micro-batch 13"},
+                    [] { shareOut(options(12 * 128, 128, 13), {.data = 1}); });
 }
 
 }  // namespace

@@ -189,5 +189,19 @@ TEST(ParameterTraits, muonTakesWhatFusedProjectionsShareOfAnAdapterWholeAndTheir
   EXPECT_EQ(blocks("layers.0.mlp.down.lora_b"), (std::vector<std::int64_t>{16}));
 }
 
+// They are no matrix, and a length that decayed would shrink the frozen weight.
+TEST(ParameterTraits, whatLengthsGainIsLeftToAdamWAndDoesNotDecay) {
+  const model::Configuration model = tinyModel();
+  const graph::Program program =
+      lossProgram(model, 1, 8, base::DType::f32, AdapterOptions{.rank = 4, .decomposed = true});
+  const auto layout = sharding::layoutOf(program, 1, sharding::FlatLayout::Ownership::wholeParameters);
+  for (const optim::Method method : {optim::Method::adamw, optim::Method::muon}) {
+    const auto traits = parameterTraits(model, layout, method);
+    const auto& gain = traits[static_cast<std::size_t>(layout.indexOf("layers.0.attention.qkv.lora_m"))];
+    EXPECT_FALSE(gain.usesMuon);
+    EXPECT_FALSE(gain.decays);
+  }
+}
+
 }  // namespace
 }  // namespace tandem::train

@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <vector>
 
+#include "common/telemetry/median.h"
 #include "common/telemetry/run_record.h"
 
 namespace tandem::telemetry {

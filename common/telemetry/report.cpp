@@ -9,6 +9,7 @@
 #include "common/base/json.h"
 #include "common/base/units.h"
 #include "common/telemetry/detail/page.h"
+#include "common/telemetry/median.h"
 
 namespace tandem::telemetry {
 namespace {

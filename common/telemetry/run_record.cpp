@@ -62,10 +62,4 @@ std::vector<double> valuesOf(const std::vector<json>& records, const std::string
   return values;
 }
 
-double median(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
-}
-
 }  // namespace tandem::telemetry

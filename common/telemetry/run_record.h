@@ -29,7 +29,4 @@ std::optional<double> numberOf(const nlohmann::json& record, const std::string& 
 // The numbers that records have under a key, in their order.
 std::vector<double> valuesOf(const std::vector<nlohmann::json>& records, const std::string& key);
 
-// The middle of the values, which are not empty.
-double median(std::vector<double> values);
-
 }  // namespace tandem::telemetry

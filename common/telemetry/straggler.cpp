@@ -22,6 +22,7 @@ constexpr double busyByOthers = 0.1;   // of the host's processors
 constexpr double stolen = 0.05;
 constexpr double lowClock = 0.9;  // of the others'
 
+// Of the values that are known; NaN where none is.
 double quantile(std::vector<double> values, double part) {
   std::erase_if(values, [](double value) { return std::isnan(value); });
   if (values.empty()) return std::numeric_limits<double>::quiet_NaN();
@@ -29,7 +30,6 @@ double quantile(std::vector<double> values, double part) {
   std::ranges::nth_element(values, at);
   return *at;
 }
-double median(std::vector<double> values) { return quantile(std::move(values), 0.5); }
 
 std::string written(double value, const char* format) {
   char text[64];
@@ -70,7 +70,7 @@ class Window {
     for (const auto& step : steps_) {
       seconds.push_back(std::ranges::max(step, {}, &RankReport::stepSeconds).stepSeconds);
     }
-    stepSeconds_ = median(seconds);
+    stepSeconds_ = quantile(seconds, 0.5);
   }
 
   std::optional<Straggler> slowData() const {
@@ -96,7 +96,7 @@ class Window {
     for (const auto& step : steps_) {
       own.push_back(std::ranges::min(step, {}, &RankReport::communicationSeconds).communicationSeconds);
     }
-    const double seconds = median(own), rate = exchangedBytes_ / seconds;
+    const double seconds = quantile(own, 0.5), rate = exchangedBytes_ / seconds;
     if (exchangedBytes_ < leastExchange || seconds < slowNetworkShare * stepSeconds_ || rate > slowNetworkRate) {
       return std::nullopt;
     }
@@ -135,14 +135,14 @@ class Window {
     Outlier worst;
     double least = std::numeric_limits<double>::infinity();
     for (int rank = 0; rank < ranks(); ++rank) {
-      const double own = median(values(rank, value));
+      const double own = quantile(values(rank, value), 0.5);
       least = std::min(least, own);
       if (worst.rank < 0 || own > worst.own) worst = {rank, own, 0};
     }
     const double quickest = quantile(values(worst.rank, value), 0.2);
     if (quickest <= factor * least) return std::nullopt;
     const std::vector<double> others = valuesOfOthers(worst.rank, value);
-    worst.others = median(others);
+    worst.others = quantile(others, 0.5);
     return quickest > factor * quantile(others, 0.8) ? std::optional(worst) : std::nullopt;
   }
 
@@ -165,7 +165,7 @@ class Window {
     const RankReport& own = last(rank);
     const auto reasons = std::isnan(own.throttleReasons) ? 0 : static_cast<std::uint64_t>(own.throttleReasons);
     if (reasons & (throttle::thermal | throttle::hardwareSlowdown | throttle::powerBrake)) return true;
-    const double others = median(valuesOfOthers(rank, &RankReport::clockMegahertz));
+    const double others = quantile(valuesOfOthers(rank, &RankReport::clockMegahertz), 0.5);
     return own.clockMegahertz < lowClock * others;  // false where either is unknown
   }
 

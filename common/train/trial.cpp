@@ -7,6 +7,7 @@
 
 #include "common/base/files.h"
 #include "common/base/units.h"
+#include "common/telemetry/median.h"
 #include "common/telemetry/run_record.h"
 #include "common/train/trainer.h"
 

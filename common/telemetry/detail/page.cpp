@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <limits>
 
+#include "common/telemetry/median.h"
 #include "common/telemetry/run_record.h"
 
 namespace tandem::telemetry::page {

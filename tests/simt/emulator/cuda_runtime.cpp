@@ -84,7 +84,7 @@ struct DeviceAccess {  // device memory is reachable only while "the device" run
   }
 #endif
 };
-// cudaErrorNotReady: it waits for a stream whose work has let this one go on.
+// cudaErrorNotReady: it waits for a stream whose work has let this one go on, or for another process beside such work.
 cudaError_t run_one(CUstream_st* s) {
   if (s->busy) return cudaErrorNotReady;
   s->busy = true;
@@ -227,10 +227,15 @@ cudaError_t copy(void* d, const void* s, size_t n, cudaMemcpyKind k, cudaStream_
 }
 }  // namespace
 
-void let_others_go_on() {
+bool let_others_go_on() {
+  static bool under_way = false;
   std::lock_guard l(rt);
+  if (under_way) return false;
+  under_way = true;
   for (auto* s : std::vector<CUstream_st*>(streams))
     if (!s->busy && !s->q.empty() && !s->q.front().meets) run_one(s);
+  under_way = false;
+  return true;
 }
 cudaError_t enqueue(cudaStream_t s, std::function<cudaError_t()> op, bool meets) {
   std::lock_guard l(rt);

@@ -5,6 +5,7 @@
 #include <nccl.h>
 #include <algorithm>
 #include <cstdlib>
+#include <memory>
 #include <vector>
 #include "tests/simt/emulator/runtime.h"
 
@@ -80,24 +81,41 @@ ncclResult_t reduce_any(void* out, const std::vector<char>& all, size_t n, int r
   }
 }
 template <class F>
-ncclResult_t on_stream(cudaStream_t s, F f, bool meets = true) {
-  return simt::enqueue(s, [f] { return f() == ncclSuccess ? cudaSuccess : cudaErrorUnknown; }, meets) == cudaSuccess
+ncclResult_t on_stream(cudaStream_t s, F f) {
+  return simt::enqueue(
+             s, [f] { return f() == ncclSuccess ? cudaSuccess : cudaErrorUnknown; }, true) == cudaSuccess
              ? ncclSuccess
              : ncclUnhandledCudaError;
 }
 bool device(const void* p, size_t n) { return n == 0 || simt::is_device(p, n); }
-ncclResult_t run(std::vector<P2p> ops) {  // all sends and receives of a group, started together
-  std::vector<MPI_Request> r(ops.size());
-  for (size_t i = 0; i < ops.size(); i++) {
-    P2p& o = ops[i];
-    o.send ? MPI_Isend(o.p, int(o.bytes), MPI_BYTE, o.peer, 7, o.c->mpi, &r[i])
-           : MPI_Irecv(o.p, int(o.bytes), MPI_BYTE, o.peer, 7, o.c->mpi, &r[i]);
+// All sends and receives of a group, started together. Called again until they are complete.
+struct Messages {
+  std::vector<P2p> ops;
+  std::vector<MPI_Request> r = {};
+
+  cudaError_t proceed() {
+    if (r.empty()) start();
+    for (;;) {
+      int done = 0;
+      MPI_Testall(int(r.size()), r.data(), &done, MPI_STATUSES_IGNORE);
+      if (done) return cudaSuccess;
+      if (!simt::let_others_go_on()) return cudaErrorNotReady;
+    }
   }
-  for (int done = 0; !done;) {
-    MPI_Testall(int(r.size()), r.data(), &done, MPI_STATUSES_IGNORE);
-    if (!done) simt::let_others_go_on();
+  void start() {
+    r.resize(ops.size());
+    for (size_t i = 0; i < ops.size(); i++) {
+      P2p& o = ops[i];
+      o.send ? MPI_Isend(o.p, int(o.bytes), MPI_BYTE, o.peer, 7, o.c->mpi, &r[i])
+             : MPI_Irecv(o.p, int(o.bytes), MPI_BYTE, o.peer, 7, o.c->mpi, &r[i]);
+    }
   }
-  return ncclSuccess;
+};
+ncclResult_t exchange(std::vector<P2p> ops) {
+  cudaStream_t s = ops[0].s;
+  auto messages = std::make_shared<Messages>(Messages{std::move(ops)});
+  return simt::enqueue(s, [messages] { return messages->proceed(); }) == cudaSuccess ? ncclSuccess
+                                                                                     : ncclUnhandledCudaError;
 }
 ncclResult_t p2p(P2p o) {
   if (o.peer < 0 || o.peer >= o.c->size || !device(o.p, o.bytes)) return ncclInvalidArgument;
@@ -105,7 +123,7 @@ ncclResult_t p2p(P2p o) {
     pending.push_back(o);
     return ncclSuccess;
   }
-  return on_stream(o.s, [o] { return run({o}); }, false);
+  return exchange({o});
 }
 }  // namespace
 
@@ -180,7 +198,7 @@ ncclResult_t ncclGroupEnd() {
   if (ops.empty()) return ncclSuccess;
   for (auto& o : ops)
     if (o.s != ops[0].s) return ncclInvalidUsage;  // this sketch: one stream per group
-  return on_stream(ops[0].s, [ops] { return run(ops); }, false);
+  return exchange(ops);
 }
 ncclResult_t ncclSend(const void* p, size_t n, ncclDataType_t t, int peer, ncclComm_t c, cudaStream_t s) {
   return p2p({true, const_cast<void*>(p), n * width(t), peer, c, s});

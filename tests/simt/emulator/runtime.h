@@ -14,8 +14,10 @@ struct Work {
 };
 // Queues work on a stream, exactly as a library call would; it may run later (SIMT_STREAMS=lazy).
 cudaError_t enqueue(cudaStream_t, std::function<cudaError_t()>, bool meets = false);
-// What work that waits for another process has to call: on a GPU the other streams go on by themselves.
-void let_others_go_on();
+// What work that waits for another process has to call: on a GPU the other streams go on by themselves. False where it
+// has been let go on itself by other work that waits: then it returns cudaErrorNotReady and is called again, since that
+// other work cannot end before it returns, and what it waits for may follow from that.
+bool let_others_go_on();
 // How long work takes at least, however quick the host is: rates are then those of a device that is made up, and the
 // same on every host. SIMT_KERNEL_MILLISECONDS, SIMT_PRODUCT_MILLISECONDS and SIMT_VECTOR_PRODUCT_MILLISECONDS (products
 // with one row or column); nothing without them.

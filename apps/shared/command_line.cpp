@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <iterator>
 
+#include "apps/shared/device.h"
 #include "apps/shared/suggestion.h"
 #include "apps/shared/version.h"
 #include "common/base/config_text.h"
@@ -351,6 +352,7 @@ ParsedCommandLine parseCommand(const Command& command, const std::string& name, 
   parsed.threadsGiven = texts.threads > 0;
   parsed.common.used = optionsUsed(app);
   parsed.common.given = optionsGiven(app);
+  refuseOptionsOfAnotherDevice(parsed.common);
   return parsed;
 }
 

@@ -1,6 +1,8 @@
 #include "apps/shared/device.h"
 
 #include <algorithm>
+#include <array>
+#include <span>
 
 #include "common/base/error.h"
 #include "common/base/log.h"
@@ -94,14 +96,24 @@ void chooseExchange(comm::Communicator& world, ChosenDevice& chosen, const Devic
       runtime::makeStagedCommunicator(chosen.routed ? *chosen.routed : world, *chosen.backend, *chosen.stream);
 }
 
-// Options of a device that is not the one in use. With the device named by --device they are a mistake; where it was
-// found, one command may be for several machines.
-void tellOfIdle(const CommonOptions& common, std::initializer_list<const char*> names, const std::string& inUse,
-                const std::string& whatTheyAreFor) {
-  if (common.device != Device::automatic) return refuseIdle(common, names, whatTheyAreFor);
+constexpr std::array ofGpu = {"attention", "exchange", "tf32", "tune-products", "allow-known-bad-nccl"};
+constexpr std::array ofCpu = {"matrix-library"};
+
+// Those that were given, and ask for more than what any device does.
+std::vector<std::string> askedOf(std::span<const char* const> names, const CommonOptions& common) {
+  std::vector<std::string> asked;
   for (const char* name : names) {
     if (!common.given.contains(name)) continue;
-    TANDEM_LOG(warning) << "--" << name << " has no effect on " << inUse;
+    const std::string& value = common.used.at(name);
+    if (value != "false" && value != "auto") asked.push_back("--" + std::string(name));
+  }
+  return asked;
+}
+
+// Where the device was found and not named, one command may be for several machines.
+void warnOfIdle(std::span<const char* const> names, const CommonOptions& common, const std::string& inUse) {
+  for (const std::string& option : askedOf(names, common)) {
+    TANDEM_LOG(warning) << option << " has no effect on " << inUse;
   }
 }
 
@@ -110,7 +122,7 @@ std::unique_ptr<kernels::Backend> makeBackend(comm::Communicator& world, const C
   if (common.device != Device::cpu) {
     const std::string reason = whyNotOnAllRanks(world);
     if (reason.empty()) {
-      tellOfIdle(common, {"matrix-library"}, "the GPU", "the CPU");
+      warnOfIdle(ofCpu, common, "the GPU");
       const int ordinal = rankOnHost(world) % kernels::cudaDeviceCount();
       return kernels::makeCudaBackend({.device = ordinal,
                                        .attention = options.attention,
@@ -120,11 +132,18 @@ std::unique_ptr<kernels::Backend> makeBackend(comm::Communicator& world, const C
     if (common.device == Device::cuda) throw Error(ErrorKind::usage, "--device cuda: " + reason);
     TANDEM_LOG(info) << "--device auto takes the CPU: " << reason;
   }
-  tellOfIdle(common, {"attention", "exchange", "tf32", "tune-products", "allow-known-bad-nccl"}, "the CPU", "a GPU");
+  warnOfIdle(ofGpu, common, "the CPU");
   return kernels::makeCpuBackend({.threads = common.threads, .matrixLibrary = options.matrixLibrary});
 }
 
 }  // namespace
+
+void refuseOptionsOfAnotherDevice(const CommonOptions& common) {
+  if (common.device == Device::automatic) return;
+  const bool onCpu = common.device == Device::cpu;
+  const std::vector<std::string> asked = askedOf(onCpu ? std::span<const char* const>(ofGpu) : ofCpu, common);
+  if (!asked.empty()) throw Error(ErrorKind::usage, asked.front() + " is for " + (onCpu ? "a GPU" : "the CPU"));
+}
 
 void declareDeviceOptions(CLI::App& app, DeviceOptions& options) {
   const std::string group = "Device options";

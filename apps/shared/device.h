@@ -23,6 +23,9 @@ struct DeviceOptions {
 
 void declareDeviceOptions(CLI::App& app, DeviceOptions& options);
 
+// Throws Error of kind usage for an option of the device that --device does not name.
+void refuseOptionsOfAnotherDevice(const CommonOptions& common);
+
 // Members are in the order of their making: what comes later uses what comes before.
 struct ChosenDevice {
   std::unique_ptr<kernels::Backend> backend;

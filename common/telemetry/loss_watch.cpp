@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "common/telemetry/median.h"
-#include "common/telemetry/run_record.h"
 
 namespace tandem::telemetry {
 namespace {

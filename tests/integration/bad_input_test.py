@@ -10,7 +10,7 @@ import subprocess
 import time
 import unittest
 
-from tandem_runs import ROWS, SEQUENCE, Process, World, run, wait_until
+from tandem_runs import ROWS, SEQUENCE, Process, World, run, succeed, wait_until
 
 world = World()
 RUNTIME, USAGE, BAD_DATA = 1, 2, 3
@@ -99,6 +99,14 @@ class Options(BadInput):
         for changes, flag in (({"tf32": True}, "--tf32"), ({"attention": "mma"}, "--attention"),
                               ({"exchange": "mpi"}, "--exchange"), ({"tune_products": True}, "--tune-products")):
             self.expect_refusal(USAGE, f"{flag} is for a GPU", device="cpu", **changes)
+        self.expect_refusal(USAGE, "--tf32 is for a GPU", device="cpu", tf32=True, dry_run=True)
+        ended = run(1, "finetune", "--checkpoint", "none", "--data", "none.jsonl", "--output", world.path("untouched"),
+                    "--steps", 1, "--device", "cpu", "--tf32")
+        self.expect(ended, USAGE, "--tf32 is for a GPU")
+        self.assertFalse(world.path("untouched").exists())
+
+    def test_what_every_device_does_is_for_any(self):
+        succeed(1, "pretrain", *world.arguments(world.path("any"), 1, device="cpu", attention="auto", exchange="auto"))
 
     def test_steps_and_tokens_exclude_each_other(self):
         self.expect_refusal(USAGE, "either --steps or --tokens", ranks=(1,), tokens=1000)

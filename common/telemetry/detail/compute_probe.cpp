@@ -9,7 +9,6 @@
 #include "common/runtime/executable.h"
 #include "common/telemetry/median.h"
 #include "common/telemetry/preflight_probes.h"
-#include "common/telemetry/run_record.h"
 
 namespace tandem::telemetry {
 namespace {

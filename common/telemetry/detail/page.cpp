@@ -6,7 +6,6 @@
 #include <limits>
 
 #include "common/telemetry/median.h"
-#include "common/telemetry/run_record.h"
 
 namespace tandem::telemetry::page {
 namespace {

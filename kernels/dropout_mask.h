@@ -4,11 +4,7 @@
 
 #include <cstdint>
 
-#if defined(__CUDACC__)
-#define TANDEM_ANYWHERE __host__ __device__
-#else
-#define TANDEM_ANYWHERE
-#endif
+#include "kernels/anywhere.h"
 
 namespace tandem::kernels {
 

@@ -1,11 +1,7 @@
 #pragma once
 // By what a column of Rescale is multiplied. Shared by all backends.
 
-#if defined(__CUDACC__)
-#define TANDEM_ANYWHERE __host__ __device__
-#else
-#define TANDEM_ANYWHERE
-#endif
+#include "kernels/anywhere.h"
 
 namespace tandem::kernels {
 

@@ -2,6 +2,7 @@
 // for the gain.
 #include <cmath>
 
+#include "kernels/cpu/float_rows.h"
 #include "kernels/cpu/operators.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/simd_targets.h"
@@ -102,15 +103,11 @@ HWY_EXPORT(backward);
 
 namespace {
 
-float* scratchFloats(Context& context, int slot, std::int64_t count) {
-  return reinterpret_cast<float*>(context.scratch.get(slot, count * static_cast<std::int64_t>(sizeof(float))));
-}
-
 // Of every column.
 template <class Operator>
 const float* stretchesOf(const Operator& call, Context& context) {
   const std::int64_t width = call.gain.shape.count();
-  float* const factors = scratchFloats(context, 0, width);
+  float* const factors = scratchFloats(0, width, context);
   withElement(call.gain.type, [&](auto* type) {
     const auto* gain = elements<std::remove_pointer_t<decltype(type)>>(call.gain);
     for (std::int64_t i = 0; i < width; ++i) {
@@ -143,7 +140,7 @@ void run(const Rescale& call, Context& context) {
 void run(const RescaleBackward& call, Context& context) {
   const std::int64_t width = call.gain.shape.count(), pitch = (width + 15) / 16 * 16;
   const float* const factors = stretchesOf(call, context);
-  float* const sums = scratchFloats(context, 1, pitch * context.threads);
+  float* const sums = scratchFloats(1, pitch * context.threads, context);
   std::fill(sums, sums + pitch * context.threads, 0.0f);
   parallelBlocks(context.threads, call.input.shape.rows(), 1, worthwhileRows(width),
                  [&](std::int64_t begin, std::int64_t end, int block) {
